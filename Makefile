@@ -1,0 +1,45 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lint format types pytest test bench clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
+
+setup: $(STAMP)  ## create .venv and install beamtree with its development tools (PYTHON=python3.12 to choose)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "beamtree needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Try: make setup PYTHON=python3.11" >&2; \
+	  exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	@touch $@
+
+lint: setup  ## check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup  ## repair what can be repaired of both
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: setup  ## check types
+	$(BIN)/mypy
+
+# One thread a worker: the workers already fill the cores.
+pytest: setup  ## run the tests alone, in parallel (ARGS="-k topk" to choose)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+test: lint types pytest  ## everything a change must pass: lint, types, tests
+
+bench: setup  ## measure the engines beside the reference (ARGS="..." are passed on)
+	$(BIN)/beamtree bench $(ARGS)
+
+clean:  ## remove caches and build outputs; .venv stays
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -type d \( -name __pycache__ -o -name '*.egg-info' \) -prune -exec rm -rf {} +

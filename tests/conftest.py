@@ -1,0 +1,62 @@
+"""What every test runs under: shape checks, NaN in unwritten memory, repeatable examples, GPU skips."""
+
+import functools
+import importlib.util
+import os
+
+import jaxtyping
+import pytest
+import torch
+from torch.utils._device import _device_constructors
+
+
+def installed(name):
+    return importlib.util.find_spec(name) is not None
+
+
+# Must come before the first import of beamtree. Optional, as is hypothesis: a GPU machine may have neither.
+if installed("beartype"):
+    jaxtyping.install_import_hook("beamtree", "beartype.beartype")
+
+if installed("hypothesis"):
+    from hypothesis import settings
+
+    # No deadline: a first call may compile. Derandomised: a failure seen once is seen by everyone.
+    settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+    settings.load_profile("ci")
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)  # the workers already fill the cores
+
+
+def pytest_collection_modifyitems(items):
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def nan_filled(allocate):
+    """The allocator with NaN in place of whatever the memory held before."""
+
+    @functools.wraps(allocate)
+    def wrapper(*args, **kwargs):
+        tensor = allocate(*args, **kwargs)
+        if tensor.layout is torch.strided and (tensor.is_floating_point() or tensor.is_complex()):
+            with torch.no_grad():  # the caller may have asked for requires_grad=True
+                tensor.fill_(float("nan"))
+        return tensor
+
+    return wrapper
+
+
+@pytest.fixture(scope="session", autouse=True)
+def uninitialised_memory_is_nan():
+    """Code that reads memory nothing has written must fail, not work by luck of a zeroed page."""
+    _device_constructors()  # cached at first use: `with torch.device(...)` must know the original functions
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "empty", nan_filled(torch.empty))
+        patch.setattr(torch, "empty_like", nan_filled(torch.empty_like))
+        patch.setattr(torch.Tensor, "new_empty", nan_filled(torch.Tensor.new_empty))
+        yield
