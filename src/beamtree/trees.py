@@ -1,0 +1,235 @@
+"""Binary trees over a sequence of tokens: what a beam builds, and what a gold parse is.
+
+A tree is stored flat, as its leaves and, for each leaf, the number of constituents that end right after
+it (the reduces of a shift-reduce parser after it shifts that leaf). These counts determine the tree, so
+equality is equality of tuples; and since nothing points at anything, nothing recurses, so that a chain
+of 50,000 leaves is as ordinary as a balanced tree.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_TOKEN = re.compile(r"[()]|[^\s()]+")
+
+# A tree of more leaves no longer fits the few lines that a repr may take in a traceback or a list.
+_REPR_LEAVES = 20
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Tree:
+    """An immutable binary tree; make one with `parse`, `from_actions` or `from_spans`.
+
+    >>> tree = Tree.parse("((a b) c)")
+    >>> tree.leaves, tree.spans(leaves=False), tree.actions()
+    (('a', 'b', 'c'), [(0, 2), (0, 3)], [0, 0])
+    """
+
+    leaves: tuple[str, ...]
+    _reduces: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.leaves:
+            raise ValueError("a tree needs at least one leaf, got none")
+        for position, leaf in enumerate(self.leaves):
+            if not isinstance(leaf, str) or leaf.split() != [leaf]:
+                raise ValueError(f"leaf {position} is {leaf!r}: a leaf must be a non-empty string without whitespace")
+        depths = self._depths()
+        if len(depths) != len(self.leaves) or min(self._reduces) < 0 or min(depths) < 1 or depths[-1] != 1:
+            raise ValueError(
+                f"the shape given for {len(self.leaves)} leaves is not one binary tree over them: "
+                "use Tree.parse, Tree.from_actions, Tree.from_spans or with_leaves"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> "Tree":
+        """Read "((a b) c)"; spaces around brackets are free, and -LRB- and -RRB- stand for ( and )."""
+        leaves: list[str] = []
+        reduces: list[int] = []
+        opened: list[int] = []  # where each bracket still open was opened
+        held: list[int] = []  # how many constituents each of them holds so far
+        for match in _TOKEN.finditer(text):
+            token, position = match.group(), match.start()
+            if token == ")" and not opened:
+                raise ValueError(f"unbalanced brackets: the ')' at character {position} closes no '('")
+            if leaves and not opened:
+                raise ValueError(
+                    f"the tree is complete before {token!r} at character {position}: "
+                    "give one tree, with a bracket around every two constituents, as in '((a b) c)'"
+                )
+            if token == "(":
+                opened.append(position)
+                held.append(0)
+                continue
+            if token == ")":
+                start, count = opened.pop(), held.pop()
+                if count != 2:
+                    raise ValueError(
+                        f"the bracket from character {start} to {position} holds {count} "
+                        f"constituent{'' if count == 1 else 's'}: it must hold exactly two, as in '((a b) c)'"
+                    )
+                reduces[-1] += 1
+            else:
+                leaves.append(token.replace("-LRB-", "(").replace("-RRB-", ")"))
+                reduces.append(0)
+            if held:
+                held[-1] += 1
+        if opened:
+            raise ValueError(f"unbalanced brackets: the '(' at character {opened[-1]} is never closed")
+        if not leaves:
+            raise ValueError(f"there is no tree in the empty text {text!r}: write one such as '((a b) c)'")
+        return cls(tuple(leaves), tuple(reduces))
+
+    @classmethod
+    def from_actions(cls, actions: Sequence[int], leaves: Sequence[str] | None = None) -> "Tree":
+        """Build by merging: action j replaces elements j and j+1 of the current sequence by their parent.
+
+        Any order of the merges will do, as a beam makes them; leaves default to "0", "1", and so on.
+        """
+        size = len(actions) + 1
+        if leaves is None:
+            leaves = [str(position) for position in range(size)]
+        elif len(leaves) != size:
+            raise ValueError(f"{size - 1} actions build a tree of {size} leaves, got {len(leaves)} leaves")
+        reduces = [0] * size
+        ends = list(range(size))  # the last leaf of each element of the current sequence
+        for step, action in enumerate(actions):
+            if not 0 <= action < len(ends) - 1:
+                raise ValueError(
+                    f"action {action} at step {step} is out of range: "
+                    f"with {len(ends)} elements left it must be from 0 to {len(ends) - 2}"
+                )
+            reduces[ends[action + 1]] += 1
+            del ends[action]
+        return cls(tuple(leaves), tuple(reduces))
+
+    @classmethod
+    def from_spans(cls, spans: Iterable[tuple[int, int]], leaves: Sequence[str]) -> "Tree":
+        """Build from half-open spans in any order; repeated and single-leaf spans add nothing."""
+        size = len(leaves)
+        distinct = {(start, end) for start, end in spans}
+        for start, end in distinct:
+            if not 0 <= start < end <= size:
+                raise ValueError(
+                    f"span ({start}, {end}) does not lie within the {size} leaves: "
+                    f"a span (start, end) needs 0 <= start < end <= {size}"
+                )
+        reduces = [0] * size
+        starts: list[int] = []  # of the constituents built so far, left to right
+        shifted = 0
+        # Children come before their parents when sorted by end, then from the shortest to the longest.
+        for start, end in sorted(distinct, key=lambda span: (span[1], -span[0])):
+            if end - start == 1:
+                continue
+            starts.extend(range(shifted, end))
+            shifted = end
+            if starts[-2:-1] != [start]:
+                raise ValueError(
+                    f"span ({start}, {end}) does not join two neighbouring constituents: "
+                    "a span is missing inside it, or another one crosses it"
+                )
+            starts.pop()
+            reduces[end - 1] += 1
+        remaining = len(starts) + size - shifted
+        if remaining > 1:
+            raise ValueError(
+                f"the spans leave {remaining} separate constituents: a binary tree over {size} leaves "
+                f"has {size - 1} spans of two or more leaves, the last of them (0, {size})"
+            )
+        return cls(tuple(leaves), tuple(reduces))
+
+    def with_leaves(self, leaves: Sequence[str]) -> "Tree":
+        """The same shape over other tokens."""
+        if len(leaves) != len(self):
+            raise ValueError(f"a tree of {len(self)} leaves needs as many new ones, got {len(leaves)}")
+        return Tree(tuple(leaves), self._reduces)
+
+    def __len__(self) -> int:
+        """The number of leaves."""
+        return len(self.leaves)
+
+    def __str__(self) -> str:
+        """Brackets that `parse` reads back, unless a leaf itself spells out an escape such as -LRB-."""
+        opens = Counter(start for start, _ in self.spans(leaves=False))
+        escaped = (leaf.replace("(", "-LRB-").replace(")", "-RRB-") for leaf in self.leaves)
+        return " ".join(
+            "(" * opens[position] + leaf + ")" * closes
+            for position, (leaf, closes) in enumerate(zip(escaped, self._reduces, strict=True))
+        )
+
+    def __repr__(self) -> str:
+        if len(self) > _REPR_LEAVES:
+            return f"<Tree of {len(self)} leaves, height {self.height}>"
+        return f"Tree.parse({str(self)!r})"
+
+    def spans(self, leaves: bool = True) -> list[tuple[int, int]]:
+        """Half-open (start, end) of the leaves, left to right, then of their parents, children first."""
+        units = [(position, position + 1) for position in range(len(self))]
+        parents = self._fold(units, lambda left, right: (left[0], right[1]))
+        return units + parents if leaves else parents
+
+    def heights(self, leaves: bool = True) -> list[int]:
+        """The height of every constituent, in the order of `spans`; a leaf has height 0."""
+        units = [0] * len(self)
+        parents = self._fold(units, lambda left, right: 1 + max(left, right))
+        return units + parents if leaves else parents
+
+    @property
+    def height(self) -> int:
+        return self.heights()[-1]
+
+    def actions(self) -> list[int]:
+        """The merges that build the tree, as `from_actions` takes them, in the order of `spans`."""
+        # A merge at the right end of a stack of d elements joins the elements d-2 and d-1 of the sequence.
+        return [
+            depth - 1 + later
+            for depth, count in zip(self._depths(), self._reduces, strict=True)
+            for later in reversed(range(count))
+        ]
+
+    @property
+    def is_leaf(self) -> bool:
+        return len(self) == 1
+
+    @property
+    def left(self) -> "Tree | None":
+        """The root's left subtree; None for a leaf."""
+        if self.is_leaf:
+            return None
+        split = self._split()
+        return Tree(self.leaves[:split], self._reduces[:split])
+
+    @property
+    def right(self) -> "Tree | None":
+        """The root's right subtree; None for a leaf."""
+        if self.is_leaf:
+            return None
+        split = self._split()
+        # The root itself ends after the last leaf: it is the one constituent that stays behind.
+        return Tree(self.leaves[split:], (*self._reduces[split:-1], self._reduces[-1] - 1))
+
+    def _split(self) -> int:
+        """Where the root's right subtree begins: after the last leaf that leaves one constituent."""
+        depths = self._depths()
+        return max(end for end in range(1, len(self)) if depths[end - 1] == 1)
+
+    def _depths(self) -> list[int]:
+        """How many constituents wait on the parser's stack after each leaf and its reduces."""
+        return list(accumulate(1 - count for count in self._reduces))
+
+    def _fold(self, units: Iterable[T], merge: Callable[[T, T], T]) -> list[T]:
+        """The value of every parent, children first, from the leaves' values and a rule for two children."""
+        stack: list[T] = []
+        parents: list[T] = []
+        for unit, count in zip(units, self._reduces, strict=True):
+            stack.append(unit)
+            for _ in range(count):
+                right = stack.pop()
+                stack[-1] = merge(stack[-1], right)
+                parents.append(stack[-1])
+        return parents
