@@ -1,0 +1,63 @@
+"""Checks of what a user passes. Each error names the argument, its value, and what is allowed."""
+
+import difflib
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+
+def unknown(kind: str, value: object, known: Iterable[str]) -> str:
+    """'unknown encoder 'bt-gcr' (did you mean 'bt-grc'?); known: …'"""
+    names = list(known)
+    close = difflib.get_close_matches(str(value), names, n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    return f"unknown {kind} {value!r}{hint}; known: {', '.join(names)}"
+
+
+def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(unknown(name, value, allowed))
+
+
+def check_integer(name: str, value: object, at_least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+        raise ValueError(f"{name} is {value!r}: it must be an integer of at least {at_least}")
+
+
+def check_rate(name: str, value: object) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
+        raise ValueError(f"{name} is {value!r}: it must be a number from 0 up to but not including 1")
+
+
+def check_inputs(x: Tensor, lengths: Tensor, dim: int, nan: bool = False) -> None:
+    """Inputs of an encoder: x (B, N, dim) of floats, lengths (B,) of integers between 1 and N."""
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise ValueError(f"x is {_kind(x)}: it must be a floating-point tensor of shape (B, N, {dim})")
+    if x.dim() != 3 or x.shape[2] != dim:
+        raise ValueError(f"x has shape {tuple(x.shape)}: it must be (B, N, {dim}), {dim} being the encoder's dim")
+    if 0 in x.shape:
+        raise ValueError(f"x has shape {tuple(x.shape)}: it must hold at least one sample of at least one vector")
+    if not isinstance(lengths, Tensor) or lengths.dtype not in (torch.int64, torch.int32):
+        raise ValueError(f"lengths is {_kind(lengths)}: it must be a tensor of int64 (or int32)")
+    B, N = x.shape[:2]
+    if lengths.shape != (B,):
+        raise ValueError(f"lengths has shape {tuple(lengths.shape)}: it must be ({B},), one for each sample of x")
+    if lengths.device != x.device:
+        raise ValueError(f"lengths is on {lengths.device} and x on {x.device}: they must be on one device")
+    wrong = (lengths < 1) | (lengths > N)
+    if wrong.any():
+        sample = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"lengths[{sample}] is {int(lengths[sample])}: lengths must be between 1 and N = {N}, the width of x"
+        )
+    if nan:
+        inside = torch.arange(N, device=x.device) < lengths.unsqueeze(1)
+        bad = x.isnan().any(2) & inside
+        if bad.any():
+            sample, position = bad.nonzero()[0].tolist()
+            raise ValueError(f"x[{sample}, {position}] holds NaN: clean the input, or its embedding has diverged")
+
+
+def _kind(value: object) -> str:
+    return f"a tensor of {value.dtype}" if isinstance(value, Tensor) else f"of type {type(value).__name__}"

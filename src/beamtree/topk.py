@@ -1,0 +1,129 @@
+"""Top-k operators: plain, stochastic, and OneSoft (paper §3.1).
+
+Each takes scores (…, m) and any number of payloads (…, m, …) and returns the k best with their payloads:
+
+    best = onesoft_topk(scores, 3, values)
+    best.scores          # (…, 3)
+    best.payloads[0]     # (…, 3, …)
+
+A score of −inf marks an entry that is not there; it is chosen only when nothing else is left. Nothing here knows of
+trees or beams.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+class TopK(NamedTuple):
+    """The k kept entries, best first."""
+
+    scores: Float[Tensor, "*batch k"]
+    indices: Int[Tensor, "*batch k"]  # where each came from
+    payloads: tuple[Tensor, ...]  # each (…, k, …)
+
+
+class SoftTopK(NamedTuple):
+    """The same, with the last entry a mixture."""
+
+    scores: Float[Tensor, "*batch k"]
+    indices: Int[Tensor, "*batch k"]  # where each came from; for the mixture, its heaviest part
+    payloads: tuple[Tensor, ...]
+    weights: Float[Tensor, "*batch m"]  # each entry's part in the mixture, 0 for those kept as they are
+
+
+def plain_topk(scores: Float[Tensor, "*batch m"], k: int, *payloads: Tensor) -> TopK:
+    """The k largest scores. Among equal scores the lowest index comes first, on every device."""
+    _check(scores, k, payloads)
+    return _take(scores, rank(scores.detach(), k), payloads)
+
+
+def stochastic_topk(
+    scores: Float[Tensor, "*batch m"], k: int, *payloads: Tensor, generator: torch.Generator | None = None
+) -> TopK:
+    """k entries drawn without replacement from softmax(scores), by the largest Gumbel-perturbed scores
+    (Kool et al. 2019). The returned scores are the unperturbed ones, in the order of the draw."""
+    _check(scores, k, payloads)
+    noise = gumbel(scores.shape, scores, generator)
+    return _take(scores, (scores.detach() + noise).topk(k).indices, payloads)
+
+
+def onesoft_topk(scores: Float[Tensor, "*batch m"], k: int, *payloads: Tensor, hard: bool = False) -> SoftTopK:
+    """OneSoft: the k−1 best entries stay as they are; all the others become one, their average under
+    softmax(scores), for payloads and scores alike. So every entry receives a gradient.
+
+    With `hard` (for inference) it is the plain top-k.
+    """
+    _check(scores, k, payloads)
+    for number, payload in enumerate(payloads):
+        if not payload.is_floating_point():
+            raise ValueError(f"payload {number} is {payload.dtype}: OneSoft averages payloads, pass floats")
+    order = rank(scores.detach(), k)  # (…, k)
+    if hard:
+        return SoftTopK(*_take(scores, order, payloads), torch.zeros_like(scores))
+    return soften(scores, order, *payloads)
+
+
+def soften(scores: Float[Tensor, "*batch m"], order: Int[Tensor, "*batch k"], *payloads: Tensor) -> SoftTopK:
+    """OneSoft for a known ranking: its first k−1 stay, everything else is averaged."""
+    top = _take(scores, order[..., :-1], payloads)
+    absent = scores.isneginf().scatter(-1, order[..., :-1], True)  # (…, m) not part of the mixture
+    empty = absent.all(-1, keepdim=True)  # (…, 1)
+    weights = scores.masked_fill(absent & ~empty, -torch.inf).masked_fill(empty, 0).softmax(-1)
+    weights = weights.masked_fill(absent, 0)  # also where the mixture is empty
+    score = (weights * scores.masked_fill(absent, 0)).sum(-1, keepdim=True).masked_fill(empty, -torch.inf)
+    mixed = (_mix(weights, payload) for payload in payloads)
+    return SoftTopK(
+        torch.cat((top.scores, score), dim=-1),
+        order,
+        tuple(torch.cat(pair, dim=weights.dim() - 1) for pair in zip(top.payloads, mixed, strict=True)),
+        weights,
+    )
+
+
+def gumbel(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Standard Gumbel noise of this shape, in the type and on the device of `like`."""
+    uniform = torch.rand(shape, dtype=like.dtype, device=like.device, generator=generator)
+    # rand may give exactly 0; the smallest normal number keeps the noise finite.
+    return uniform.clamp_(min=torch.finfo(like.dtype).tiny).log_().neg_().log_().neg_()
+
+
+def rank(scores: Float[Tensor, "*batch m"], k: int) -> Int[Tensor, "*batch k"]:
+    """Indices of the k largest scores, equal ones by index. `torch.topk` leaves ties to chance."""
+    if scores.dtype != torch.float32:
+        return scores.sort(dim=-1, descending=True, stable=True).indices[..., :k]
+    # A float32 and an index fit one int64 whose order is the order wanted: the bits of a positive float grow with
+    # it, those of a negative one fall, and + 0.0 makes one zero of the two.
+    bits = (scores + 0.0).view(torch.int32).long()
+    key = (bits ^ ((bits >> 31) & 0x7FFFFFFF)) << 32
+    key -= torch.arange(scores.shape[-1], device=scores.device)
+    return key.topk(k).indices
+
+
+def _take(scores: Tensor, indices: Tensor, payloads: tuple[Tensor, ...]) -> TopK:
+    dim = indices.dim() - 1
+    taken = []
+    for payload in payloads:
+        inner = payload.shape[dim + 1 :]
+        index = indices.view(*indices.shape, *(1 for _ in inner)).expand(*indices.shape, *inner)
+        taken.append(payload.gather(dim, index))
+    return TopK(scores.gather(-1, indices), indices, tuple(taken))
+
+
+def _mix(weights: Float[Tensor, "*batch m"], payload: Tensor) -> Tensor:
+    """Weighted sum over the payload's m axis, which stays with size 1."""
+    flat = payload.reshape(*weights.shape, -1)  # (…, m, r)
+    return (weights.unsqueeze(-2).to(flat.dtype) @ flat).view(*weights.shape[:-1], 1, *payload.shape[weights.dim() :])
+
+
+def _check(scores: Tensor, k: int, payloads: tuple[Tensor, ...]) -> None:
+    if not 1 <= k <= scores.shape[-1]:
+        raise ValueError(f"k = {k} with {scores.shape[-1]} scores: k must be between 1 and their number")
+    for number, payload in enumerate(payloads):
+        if payload.shape[: scores.dim()] != scores.shape:
+            raise ValueError(
+                f"payload {number} has shape {tuple(payload.shape)}: it must begin with that of the scores, "
+                f"{tuple(scores.shape)}"
+            )
