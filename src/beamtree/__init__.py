@@ -1,0 +1,25 @@
+"""beamtree: latent-tree recursive networks."""
+
+from beamtree.beams import Beams, Encoding, Nodes
+from beamtree.cells import GRC, TreeLSTM
+from beamtree.encoders import encoder, encoders
+from beamtree.topk import SoftTopK, TopK, onesoft_topk, plain_topk, stochastic_topk
+from beamtree.trees import Tree
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "GRC",
+    "Beams",
+    "Encoding",
+    "Nodes",
+    "SoftTopK",
+    "TopK",
+    "Tree",
+    "TreeLSTM",
+    "encoder",
+    "encoders",
+    "onesoft_topk",
+    "plain_topk",
+    "stochastic_topk",
+]

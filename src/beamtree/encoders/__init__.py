@@ -1,0 +1,48 @@
+"""The encoders by name. `encoder("bt-grc", dim=128)` is a `torch.nn.Module`."""
+
+import inspect
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from beamtree.checks import unknown
+from beamtree.encoders.beam_tree import BeamTree
+
+# In the paper's order. An entry fixes the arguments that make the model; all others are the user's.
+_ENCODERS: dict[str, partial[BeamTree]] = {
+    "bt-grc": partial(BeamTree, cell="grc", mix=None),
+    "bt-lstm": partial(BeamTree, cell="lstm", mix=None),
+    "bt-grc-onesoft": partial(BeamTree, cell="grc", mix="paper"),
+}
+# Fixed arguments that are nevertheless a user's to change.
+_OPEN: dict[str, tuple[str, ...]] = {"bt-grc-onesoft": ("mix",)}
+
+
+def encoders() -> list[str]:
+    """Names of all encoders, in the paper's order."""
+    return list(_ENCODERS)
+
+
+def options(name: str) -> list[str]:
+    """Names of the options an encoder takes."""
+    make = _find(name)
+    fixed = set(make.keywords) - set(_OPEN.get(name, ()))
+    return [option for option in inspect.signature(make.func).parameters if option not in fixed]
+
+
+def encoder(name: str, **settings: Any) -> nn.Module:
+    """A new encoder, for example `encoder("bt-grc", dim=128, beam_size=5, dropout=0.1)`."""
+    make, known = _find(name), options(name)
+    for option in settings:
+        if option not in known:
+            raise ValueError(unknown(f"option of {name}", option, known))
+    if "dim" not in settings:
+        raise ValueError(f"{name} needs dim, the width of its inputs: encoder({name!r}, dim=128)")
+    return make(**settings)
+
+
+def _find(name: str) -> partial[BeamTree]:
+    if name not in _ENCODERS:
+        raise ValueError(unknown("encoder", name, encoders()))
+    return _ENCODERS[name]

@@ -1,0 +1,130 @@
+"""Beam Tree Cell (Ray Chowdhury & Caragea, *Beam Tree Recursive Cells*, ICML 2023).
+
+Easy-first composition with a beam. A beam is a sequence of states and a score a, 0 at first. At each step every beam
+joins one pair of neighbours: the candidate parents v_i = R(h_i, h_{i+1}) have log-probabilities
+log softmax_i(score(v_i)), a first top-k keeps each beam's best candidates, each adds its log-probability to a, and a
+second top-k keeps the best of all continuations. When one state o_b is left in each beam b, the encoding is
+
+    Σ_b softmax(a)_b · o_b .
+
+`bt-grc` and `bt-lstm` differ in the cell R; `bt-grc-onesoft` has OneSoft as its second operator while it trains
+(§3.1), so that the beams that fall out still receive gradients. How it is computed is the engines' matter; see
+`beamtree.engine`.
+"""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from beamtree import engine as engines
+from beamtree.beams import Beams, Encoding
+from beamtree.cells import GRC, Cell, TreeLSTM
+from beamtree.checks import check_choice, check_inputs, check_integer, check_rate
+from beamtree.dropout import NodeDropout
+from beamtree.engine.base import Chart, Duplicates, Mix, Request
+
+CELLS: dict[str, type[Cell]] = {"grc": GRC, "lstm": TreeLSTM}
+
+
+class BeamTree(nn.Module):
+    """A beam tree encoder. `encoder(x, lengths)` takes x (B, N, D), right padded, and lengths (B,)."""
+
+    def __init__(
+        self,
+        dim: int,
+        beam_size: int = 5,
+        dropout: float = 0.0,
+        stochastic: bool = True,
+        engine: str = "auto",
+        duplicates: Duplicates = "keep",
+        check_nan: bool = False,
+        *,
+        cell: Literal["grc", "lstm"] = "grc",
+        mix: Mix | None = None,
+    ) -> None:
+        """
+        dim: width D of inputs and encodings.
+        beam_size: K, the number of beams.
+        dropout: inside the cell; a node keeps its mask (see `beamtree.dropout`).
+        stochastic: Gumbel noise on the selection while training.
+        engine: "auto", or one of `beamtree.engine.ENGINES`.
+        duplicates: beams that have built the same by merges in another order; "keep" them as the paper does, "drop"
+            all but the best, or "merge" their probabilities into the best.
+        check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
+        cell: R, "grc" or "lstm".
+        mix: None: plain top-k. "paper": OneSoft. "official": OneSoft as in the published code, which averages
+            parents, states and choices separately.
+        """
+        super().__init__()
+        check_integer("dim", dim, at_least=1)
+        check_integer("beam_size", beam_size, at_least=1)
+        check_rate("dropout", dropout)
+        check_choice("engine", engine, ("auto", *engines.ENGINES))
+        check_choice("duplicates", duplicates, ("keep", "drop", "merge"))
+        check_choice("cell", cell, tuple(CELLS))
+        if mix is not None:
+            check_choice("mix", mix, ("paper", "official"))
+        self.dim, self.beam_size, self.stochastic, self.engine = dim, beam_size, stochastic, engine
+        self.duplicates, self.check_nan, self.mix = duplicates, check_nan, mix
+        self.cell = CELLS[cell](dim, dropout)
+        self.leaf = self.cell.leaf()
+        self.scorer = nn.Linear(dim, 1)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B N D"],
+        lengths: Int[Tensor, "B"],
+        generator: torch.Generator | None = None,
+    ) -> Encoding:
+        """`generator` makes the noise and dropout of a training pass repeatable; without it they come from PyTorch's
+        global one."""
+        check_inputs(x, lengths, self.dim, self.check_nan)
+        padding = torch.arange(x.shape[1], device=x.device) >= lengths.unsqueeze(1)  # (B, N)
+        leaves = self.leaf(x.masked_fill(padding.unsqueeze(-1), 0))  # (B, N, S)
+        if leaves.dtype in (torch.bfloat16, torch.float16):  # autocast: products in half precision, states in full
+            leaves = leaves.float()
+        dropout = None
+        if self.training and self.cell.dropout > 0:
+            dropout = NodeDropout(self.cell.dropout, self.cell.mask_dim, leaves, generator)
+        request = Request(
+            leaves,
+            lengths,
+            self.cell,
+            self.scorer,
+            self.beam_size,
+            soft=self.mix if self.training else None,
+            stochastic=self.training and self.stochastic,
+            duplicates=self.duplicates,
+            dropout=dropout,
+            generator=generator,
+        )
+        return self._finish(engines.encode(request, self.engine), lengths)
+
+    def _finish(self, chart: Chart, lengths: Int[Tensor, "B"]) -> Encoding:
+        """Order the beams and average their roots."""
+        order = chart.scores.detach().sort(dim=1, descending=True, stable=True).indices  # (B, K)
+        batch = torch.arange(len(order), device=order.device).unsqueeze(1)
+        chart = Chart(
+            chart.store,
+            chart.scores[batch, order],
+            chart.actions[batch, order],
+            chart.nodes[batch, order],
+            chart.spans[batch, order],
+        )
+        log_probs = chart.scores.log_softmax(1)  # (B, K)
+        roots = self._roots(chart, lengths)  # (B, K, D)
+        state = (log_probs.exp().unsqueeze(-1) * roots).sum(1)  # (B, D)
+        return Encoding(state, Beams(log_probs, chart, lengths, self.dim))
+
+    def _roots(self, chart: Chart, lengths: Int[Tensor, "B"]) -> Float[Tensor, "B K D"]:
+        """The state that covers the whole sample: its last merge, or its only leaf."""
+        B, K, M = chart.nodes.shape
+        leaf = torch.arange(B, device=lengths.device).mul(M + 1).view(B, 1, 1).expand(B, K, 1)
+        column = (lengths - 1).view(B, 1, 1).expand(B, K, 1)
+        rows = torch.cat((leaf, chart.nodes), dim=-1).gather(2, column)  # (B, K, 1)
+        return chart.store.index_select(0, rows.flatten()).view(B, K, -1)[..., : self.dim]
+
+    def extra_repr(self) -> str:
+        return f"beam_size={self.beam_size}, stochastic={self.stochastic}, engine={self.engine!r}, mix={self.mix!r}"

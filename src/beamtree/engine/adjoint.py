@@ -1,0 +1,164 @@
+"""Adjoints of cells: how a gradient of parents becomes a gradient of their children and of the cell's weights.
+
+All children's states are known before backward starts, so what does not depend on the incoming gradient (the local
+derivatives) is computed for all nodes in one batch. Then `pull_back` runs level by level on slices of it, and the
+gradients of the weights are one product over all nodes at the end.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from beamtree.cells import GRC, Cell, TreeLSTM
+
+# Nodes whose inner activations are held at once: enough to fill a device, and a bound on memory.
+BATCH = 4096
+
+Gradients = tuple[Tensor, ...]
+
+
+class Adjoint(Protocol):
+    """The backward pass of a cell over some nodes."""
+
+    def pull_back(self, rows: slice, gradient: Float[Tensor, "rows S"]) -> Float[Tensor, "rows 2 S"]:
+        """The gradient of the left and right children of these nodes. Every node must come by once."""
+
+    def weight_gradients(self) -> Gradients:
+        """Gradients of `cell.parameters()`, in that order, once all nodes have come by."""
+
+
+class AutogradAdjoint:
+    """For any cell: composes again under autograd. The reference for those below."""
+
+    def __init__(self, cell: Cell, left: Tensor, right: Tensor, mask: Tensor | None) -> None:
+        self.cell, self.left, self.right, self.mask = cell, left, right, mask
+        self.parameters = tuple(cell.parameters())
+        self.gradients = tuple(torch.zeros_like(parameter) for parameter in self.parameters)
+
+    def pull_back(self, rows: slice, gradient: Float[Tensor, "rows S"]) -> Float[Tensor, "rows 2 S"]:
+        left, right = (side[rows].detach().requires_grad_() for side in (self.left, self.right))
+        with torch.enable_grad():
+            parent = self.cell(left, right, None if self.mask is None else self.mask[rows])
+        found = torch.autograd.grad(parent, (left, right, *self.parameters), gradient.to(parent.dtype))
+        for total, part in zip(self.gradients, found[2:], strict=True):
+            total += part
+        return torch.stack(found[:2], dim=1)
+
+    def weight_gradients(self) -> Gradients:
+        return self.gradients
+
+
+class GRCAdjoint:
+    """With a = [l; r] W1 + b1, g = mask ⊙ GELU(a), [z; h; c; u] = g W2 + b2, p = σ(z) l + σ(h) r + σ(c) u and LN:
+
+    dp = LN'(gradient)
+    d[z; h; c; u] = dp ⊙ [σ'(z) l; σ'(h) r; σ'(c) u; σ(c)]
+    da = (d[z; h; c; u] W2ᵀ) ⊙ mask ⊙ GELU'(a)
+    d[l; r] = da W1ᵀ + dp ⊙ [σ(z); σ(h)]
+    """
+
+    def __init__(self, cell: GRC, left: Tensor, right: Tensor, mask: Tensor | None) -> None:
+        self.cell = cell
+        self.children = torch.cat((left, right), dim=-1)  # (R, 2D)
+        a = cell.expand(self.children).to(left.dtype)  # (R, 4D)
+        self.inner = F.gelu(a)
+        self.d_inner = gelu_derivative(a)
+        if mask is not None:
+            self.inner, self.d_inner = self.inner * mask, self.d_inner * mask
+        z, h, c, u = cell.gates(self.inner).to(left.dtype).chunk(4, dim=-1)
+        z, h, c = z.sigmoid(), h.sigmoid(), c.sigmoid()
+        total = z * left + h * right + c * u  # (R, D)
+        variance, mean = torch.var_mean(total, dim=-1, keepdim=True, correction=0)
+        self.scale = (variance + cell.norm.eps).rsqrt()  # (R, 1)
+        self.normal = (total - mean) * self.scale
+        self.direct = torch.stack((z, h), dim=1)  # (R, 2, D)
+        self.d_gates = torch.stack(
+            (z * (1 - z) * left, h * (1 - h) * right, c * (1 - c) * u, c), dim=1
+        )  # (R, 4, D); becomes the gradient of the gates
+        self.gradient = torch.empty_like(total)
+
+    def pull_back(self, rows: slice, gradient: Float[Tensor, "rows S"]) -> Float[Tensor, "rows 2 S"]:
+        cell = self.cell
+        self.gradient[rows] = gradient
+        normal = self.normal[rows]
+        g = gradient * cell.norm.weight
+        g = g - g.mean(-1, keepdim=True) - normal * (g * normal).mean(-1, keepdim=True)
+        total = (g * self.scale[rows]).unsqueeze(1)  # (R, 1, D)
+        gates = self.d_gates[rows].mul_(total)  # (R, 4, D)
+        inner = self.d_inner[rows].mul_(gates.flatten(1) @ cell.gates.weight)  # (R, 4D)
+        children = (inner @ cell.expand.weight).to(gradient.dtype)  # (R, 2D)
+        return torch.addcmul(children.view(len(children), 2, -1), self.direct[rows], total)
+
+    def weight_gradients(self) -> Gradients:
+        d_gates = self.d_gates.flatten(1)
+        return (
+            self.d_inner.mT @ self.children,
+            self.d_inner.sum(0),
+            d_gates.mT @ self.inner,
+            d_gates.sum(0),
+            (self.gradient * self.normal).sum(0),
+            self.gradient.sum(0),
+        )
+
+
+class TreeLSTMAdjoint:
+    """With the cell's equations:
+
+    dc' = dc + dh ⊙ σ(o) (1 − tanh² c)
+    d[i; f_l; f_r; u] = dc' ⊙ [σ'(i) tanh u; σ'(f_l + 1) c_l; σ'(f_r + 1) c_r; σ(i) (1 − tanh² u)]
+    do = dh ⊙ σ'(o) tanh c
+    d[h_l; h_r] = d[i; f_l; f_r; u; o] Wᵀ,  dc_l = dc' ⊙ σ(f_l + 1),  dc_r = dc' ⊙ σ(f_r + 1)
+    """
+
+    def __init__(self, cell: TreeLSTM, left: Tensor, right: Tensor, mask: Tensor | None) -> None:
+        self.cell = cell
+        (h_left, c_left), (h_right, c_right) = left.chunk(2, dim=-1), right.chunk(2, dim=-1)
+        self.children = torch.cat((h_left, h_right), dim=-1)  # (R, 2D)
+        i, f_left, f_right, u, o = cell.gates(self.children).to(left.dtype).chunk(5, dim=-1)
+        i, f_left, f_right, o = i.sigmoid(), (f_left + 1).sigmoid(), (f_right + 1).sigmoid(), o.sigmoid()
+        u = u.tanh()
+        keep = torch.ones_like(u) if mask is None else mask
+        tanh_c = (f_left * c_left + f_right * c_right + i * u * keep).tanh()
+        self.through = o * (1 - tanh_c**2)  # (R, D)
+        self.direct = torch.stack((f_left, f_right), dim=1)  # (R, 2, D)
+        self.d_gates = torch.stack(
+            (
+                i * (1 - i) * u * keep,
+                f_left * (1 - f_left) * c_left,
+                f_right * (1 - f_right) * c_right,
+                (1 - u**2) * i * keep,
+                o * (1 - o) * tanh_c,
+            ),
+            dim=1,
+        )  # (R, 5, D); becomes the gradient of the gates
+
+    def pull_back(self, rows: slice, gradient: Float[Tensor, "rows S"]) -> Float[Tensor, "rows 2 S"]:
+        d_h, d_c = gradient.chunk(2, dim=-1)  # (R, D)
+        d_c = torch.addcmul(d_c, d_h, self.through[rows]).unsqueeze(1)  # (R, 1, D)
+        gates = self.d_gates[rows]  # (R, 5, D)
+        gates[:, :4] *= d_c
+        gates[:, 4] *= d_h
+        hidden = (gates.flatten(1) @ self.cell.gates.weight).to(gradient.dtype)  # (R, 2D)
+        return torch.cat((hidden.view(len(hidden), 2, -1), d_c * self.direct[rows]), dim=-1)
+
+    def weight_gradients(self) -> Gradients:
+        d_gates = self.d_gates.flatten(1)
+        return d_gates.mT @ self.children, d_gates.sum(0)
+
+
+ADJOINTS: dict[type[Cell], Callable[..., Adjoint]] = {GRC: GRCAdjoint, TreeLSTM: TreeLSTMAdjoint}
+
+
+def adjoint(cell: Cell, left: Tensor, right: Tensor, mask: Tensor | None) -> Adjoint:
+    """The fastest adjoint there is for this cell."""
+    return ADJOINTS.get(type(cell), AutogradAdjoint)(cell, left, right, mask)
+
+
+def gelu_derivative(a: Tensor) -> Tensor:
+    """Φ(a) + a φ(a), the derivative of the exact GELU."""
+    normal = torch.exp(-0.5 * a * a) * 0.3989422804014327  # 1 / √(2π)
+    return 0.5 * (1 + torch.erf(a * 0.7071067811865476)) + a * normal  # 1 / √2

@@ -1,0 +1,108 @@
+"""What an engine is asked, and what it answers. Every engine is a function from a `Request` to a `Chart`.
+
+Letters: B batch, K beams, N length, S width of a state, D width of an encoding (its first D numbers).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from beamtree.cells import Cell
+from beamtree.dropout import NodeDropout
+from beamtree.topk import gumbel
+
+Mix = Literal["paper", "official"]
+Duplicates = Literal["keep", "drop", "merge"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One forward pass: leaf states in, with everything the search must know."""
+
+    leaves: Float[Tensor, "B N S"]
+    lengths: Int[Tensor, "B"]
+    cell: Cell
+    scorer: nn.Linear
+    beam_size: int
+    soft: Mix | None = None  # OneSoft's second operator, and what it mixes; None: the plain one
+    stochastic: bool = False  # Gumbel noise on the selection
+    duplicates: Duplicates = "keep"
+    dropout: NodeDropout | None = None
+    generator: torch.Generator | None = None
+
+    @property
+    def steps(self) -> int:
+        """Merges that are a choice: all N−1 but the last."""
+        return max(self.leaves.shape[1] - 2, 0)
+
+    @property
+    def candidates(self) -> int:
+        """N−1, the candidates of a whole sequence."""
+        return self.leaves.shape[1] - 1
+
+    @property
+    def branching(self) -> int:
+        """How many candidates the first operator keeps for each beam."""
+        return min(self.beam_size, self.candidates)
+
+    @property
+    def weights(self) -> tuple[nn.Parameter, ...]:
+        """What a gradient is wanted for, besides the leaves: the cell's parameters, then the scorer's."""
+        return (*self.cell.parameters(), *self.scorer.parameters())
+
+    def wants_gradient(self) -> bool:
+        return torch.is_grad_enabled() and any(t.requires_grad for t in (self.leaves, *self.weights))
+
+    @cached_property
+    def active(self) -> Bool[Tensor, "B T"]:
+        """Whether a sample still has a choice at a step. A finished sample does not change."""
+        steps = torch.arange(self.steps, device=self.leaves.device)
+        return steps < self.lengths.unsqueeze(1) - 2
+
+    def start_scores(self) -> Float[Tensor, "B K"]:
+        """One beam to begin with: score 0; the other places are empty: −inf. Never below float32."""
+        dtype = torch.promote_types(self.leaves.dtype, torch.float32)
+        scores = torch.full((len(self.leaves), self.beam_size), -torch.inf, dtype=dtype, device=self.leaves.device)
+        scores[:, 0] = 0
+        return scores
+
+    def score(self, states: Float[Tensor, "*nodes S"]) -> Float[Tensor, "*nodes"]:
+        """The scorer reads a node's encoding."""
+        logits = self.scorer(states[..., : self.cell.dim]).squeeze(-1)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def candidate_noise(self, scores: Float[Tensor, "B K"]) -> Float[Tensor, "B K M"] | None:
+        """Noise for the first operator. Engines draw it in the same order and for the full width, so that they meet
+        the same noise under the same seed."""
+        if not self.stochastic:
+            return None
+        return gumbel((*scores.shape, self.candidates), scores, self.generator)
+
+    def beam_noise(self, scores: Float[Tensor, "B K"]) -> Float[Tensor, "B K J"] | None:
+        """Noise for the second operator; OneSoft has none there."""
+        if not self.stochastic or self.soft:
+            return None
+        return gumbel((*scores.shape, self.branching), scores, self.generator)
+
+    def close(self, history: Int[Tensor, "B K T *rest"], last: Int[Tensor, "B K *rest"]) -> Int[Tensor, "B K M *rest"]:
+        """A history of the T choices with the last merge put right behind a sample's own last choice."""
+        last = last.unsqueeze(2)
+        columns = torch.arange(self.candidates, device=last.device)
+        here = (columns == (self.lengths - 2).unsqueeze(1)).unsqueeze(1)  # (B, 1, M)
+        here = here.view(*here.shape, *(1 for _ in last.shape[3:]))
+        return last.where(here, torch.cat((history, last), dim=2)[:, :, : self.candidates])
+
+
+@dataclass(frozen=True)
+class Chart:
+    """All states an engine kept, and the beams as references into them. Beams are in no order."""
+
+    store: Float[Tensor, "rows S"]  # the first B·N rows are the leaves
+    scores: Float[Tensor, "B K"]  # −inf: no such beam
+    actions: Int[Tensor, "B K M"]  # M = N−1; action j joins elements j and j+1 of the sequence at that time
+    nodes: Int[Tensor, "B K M"]  # the row of `store` that each action made
+    spans: Int[Tensor, "B K M 2"]  # its [start, end)

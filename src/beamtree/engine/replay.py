@@ -1,0 +1,189 @@
+"""Replay: the gradient of a search, over the nodes that survived it.
+
+Only nodes on the lineages of the final beams matter: those that were chosen, and the candidates that stood beside
+them and so have a part in the scores. Their children's states are known from the search, so nothing is stored but
+the states themselves: backward composes again, many nodes in one batch, and only the gradient runs level by level,
+from the roots down. Memory is O(K·N·S).
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from beamtree.engine.adjoint import BATCH, adjoint
+from beamtree.engine.autocast import Autocast
+from beamtree.engine.base import Chart, Request
+from beamtree.engine.lineage import Lineages, make_chart, trace_back
+from beamtree.engine.score_gradient import candidates, coefficients, linear, merged
+from beamtree.engine.search import END, LEFT, RIGHT, SAMPLE, START, Pool, Trace, search
+
+
+def encode(request: Request) -> Chart:
+    """Search, and replay where a gradient is wanted."""
+    trace = search(request)
+    lineages = trace_back(trace)
+    store, scores, row = trace.pool.states, trace.scores, None
+    if request.wants_gradient():
+        plan = make_plan(trace, lineages)
+        store, scores = Replay.apply(request, plan, request.leaves.flatten(0, 1), *request.weights)
+        row = plan.row
+    return make_chart(trace.pool, store, scores, lineages.action, lineages.node, trace.roots, row)
+
+
+class Plan(NamedTuple):
+    """The nodes to replay, as rows of a store: leaves | candidates that were not chosen | chosen nodes by height.
+
+    `levels` holds the last row of each group that can go at once; a group's parents are all in later groups.
+    """
+
+    states: Float[Tensor, "R S"]  # of all rows but the leaves
+    children: Int[Tensor, "R 2"]  # rows of their children
+    keys: Int[Tensor, "R 4"]  # sample, start, split, end: what dropout masks are made from
+    levels: list[int]
+    scores: Float[Tensor, "B K"]
+    score_gradient: Callable[..., Tensor]  # from the gradient of the scores to that of the store's logits …
+    score_tensors: tuple[Tensor, ...]  # … with these further arguments
+    row: Int[Tensor, "P"]  # the row of each node of the pool
+
+
+@torch.no_grad()
+def make_plan(trace: Trace, lineages: Lineages) -> Plan:
+    pool = trace.pool
+    B, N, _ = pool.request.leaves.shape
+    size, leaves = len(pool.links), B * N
+    exists = trace.scores.isfinite()[..., None]  # (B, K, 1)
+    if pool.request.duplicates == "merge":  # every beam that was merged has a part in the scores: keep all
+        standing = pool.logits.isfinite()
+        chosen = mark(pool, pool.links[standing, : RIGHT + 1], trace.roots)
+    else:
+        on_lineage = candidates(pool, lineages).where(exists, pool.absent)  # (B, K, C)
+        standing = mark(pool, on_lineage)
+        chosen = mark(pool, lineages.node.where(exists, pool.absent), trace.roots)
+    beside = (standing & ~chosen).nonzero().squeeze(1)
+    chosen_numbers, sizes = by_height(pool.links, chosen.nonzero().squeeze(1))
+    numbers = torch.cat((beside, chosen_numbers))  # (R,)
+
+    row = torch.zeros(size, dtype=torch.long, device=numbers.device)  # the absent node: a leaf, with logit −inf too
+    row[:leaves] = torch.arange(leaves, device=numbers.device)
+    row[numbers] = torch.arange(leaves, leaves + len(numbers), device=numbers.device)
+    links = pool.links[numbers]  # (R, 5)
+    split = pool.links[links[:, RIGHT], START]
+    score_gradient: Callable[..., Tensor]
+    score_tensors: tuple[Tensor, ...]
+    if pool.request.duplicates == "merge":
+        score_gradient = merged
+        logits = torch.cat((pool.logits[:leaves], pool.logits[numbers]))
+        choices = (part for choice in trace.choices for part in (row[choice.rows].int(), *choice[1:]))
+        score_tensors = (logits, pool.request.active, *choices)
+    else:
+        score_gradient = linear
+        part = coefficients(pool, lineages).where(exists & (on_lineage != pool.absent), 0)
+        score_tensors = (row[on_lineage], part)
+    return Plan(
+        pool.states[numbers],
+        row[links[:, [LEFT, RIGHT]]],
+        torch.stack((links[:, SAMPLE], links[:, START], split, links[:, END]), dim=1),
+        list(itertools.accumulate((leaves, len(beside), *sizes))),
+        trace.scores,
+        score_gradient,
+        score_tensors,
+        row,
+    )
+
+
+def mark(pool: Pool, *numbers: Int[Tensor, "..."]) -> Bool[Tensor, "P"]:
+    """Which nodes these are; leaves and the absent node do not count."""
+    marks = torch.zeros(len(pool.links), dtype=torch.bool, device=pool.links.device)
+    for some in numbers:
+        marks[some] = True
+    marks[: pool.request.leaves.shape[0] * pool.request.leaves.shape[1]] = False
+    marks[pool.absent] = False
+    return marks
+
+
+def by_height(links: Int[Tensor, "P 5"], numbers: Int[Tensor, "n"]) -> tuple[Int[Tensor, "n"], list[int]]:
+    """These nodes, lowest first, and how many have each height."""
+    height = torch.zeros(len(links), dtype=torch.long, device=links.device)
+    left, right = links[numbers, LEFT], links[numbers, RIGHT]
+    while True:
+        new = torch.maximum(height[left], height[right]) + 1
+        if torch.equal(new, height[numbers]):
+            break
+        height[numbers] = new
+    order = new.argsort(stable=True)
+    return numbers[order], new.bincount().tolist()[1:]
+
+
+class Replay(torch.autograd.Function):
+    """(leaves, weights) → (states of the store, scores of the beams), with values taken from the search."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, request: Request, plan: Plan, leaves: Float[Tensor, "L S"], *weights: Tensor
+    ) -> tuple[Float[Tensor, "R S"], Float[Tensor, "B K"]]:
+        store = torch.cat((leaves, plan.states))
+        ctx.cell, ctx.scorer, ctx.dropout, ctx.levels = request.cell, request.scorer, request.dropout, plan.levels
+        ctx.autocast = Autocast(leaves.device.type)
+        keys = plan.keys.int() if request.dropout else None
+        ctx.score_gradient = plan.score_gradient
+        ctx.save_for_backward(store, plan.children, keys, *plan.score_tensors)
+        return store, plan.scores.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, store_gradient: Float[Tensor, "R S"], score_gradient: Float[Tensor, "B K"]
+    ) -> tuple[Tensor | None, ...]:
+        store, children, keys, *score_tensors = ctx.saved_tensors
+        leaves, dim = ctx.levels[0], ctx.cell.dim
+        gradient = store_gradient.clone()  # of every state, complete once all its parents have come by
+        weight_gradients = [torch.zeros_like(weight) for weight in ctx.cell.parameters()]
+
+        # The scores reach the states of all candidates through the scorer.
+        logit_gradient = ctx.score_gradient(score_gradient, len(store), *score_tensors).to(store.dtype)
+        gradient[:, :dim].addr_(logit_gradient, ctx.scorer.weight.squeeze(0).to(store.dtype))
+        scorer_weight, scorer_bias = logit_gradient @ store[:, :dim], logit_gradient.sum(0)
+
+        with ctx.autocast.again():
+            for first, last, levels in batches(ctx.levels):
+                pairs = children[first - leaves : last - leaves]  # (n, 2)
+                left, right = store.index_select(0, pairs.flatten()).view(*pairs.shape, store.shape[1]).unbind(1)
+                mask = ctx.dropout.mask(*keys[first - leaves : last - leaves].long().unbind(1)) if ctx.dropout else None
+                nodes = adjoint(ctx.cell, left, right, mask)
+                for low, high in levels:
+                    level = slice(low - first, high - first)
+                    down = nodes.pull_back(level, gradient[low:high])  # (n, 2, S)
+                    gradient.index_add_(0, pairs[level].flatten(), down.flatten(0, 1))
+                for total, part in zip(weight_gradients, nodes.weight_gradients(), strict=True):
+                    total += part
+        return (
+            None,
+            None,
+            gradient[:leaves],
+            *weight_gradients,
+            scorer_weight.view_as(ctx.scorer.weight),
+            scorer_bias.view_as(ctx.scorer.bias),
+        )
+
+
+def batches(levels: list[int]) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
+    """Rows from `first` to `last` to compose at once, and the levels among them, in the order gradients flow.
+
+    First the candidates that nobody chose, in any order; then the chosen nodes from the highest down.
+    """
+    for first in range(levels[0], levels[1], BATCH):
+        last = min(first + BATCH, levels[1])
+        yield first, last, [(first, last)]
+    pending: list[tuple[int, int]] = []
+    for low, high in reversed(list(itertools.pairwise(levels[1:]))):
+        if pending and pending[0][1] - low > BATCH:
+            yield pending[-1][0], pending[0][1], pending
+            pending = []
+        pending.append((low, high))
+    if pending:
+        yield pending[-1][0], pending[0][1], pending

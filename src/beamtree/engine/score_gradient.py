@@ -1,0 +1,127 @@
+"""The gradient of a beam's score, without the history of its candidates.
+
+A lineage's score is Σ_t (ℓ(c_t) − Z_t): the logit of the chosen candidate less the log-normaliser over all that were
+there. A candidate c is there from its birth to its death, so
+
+    ∂ score / ∂ ℓ(c) = [c was chosen] − exp ℓ(c) · Σ_{t = birth … death} exp(−Z_t) ,
+
+and births, deaths and Z_t are all that must be kept: O(N) numbers where the candidates of all steps are O(N²).
+
+The sum over an interval is not taken as a difference of running sums: where Z falls by more than some 30 nats along a
+lineage, the difference of two float64 has no right digit left. Sums over dyadic blocks have no such cancellation: an
+interval is put together from at most two blocks of each size, in log space.
+
+Where duplicates are merged, a beam has more than one lineage and none of this holds; `merged` then computes the scores
+again under autograd, at the price of O(K·N²) numbers (not vectors).
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from beamtree.engine.base import Duplicates
+from beamtree.engine.lineage import Lineages
+from beamtree.engine.search import Pool, rescore
+
+
+def linear(
+    gradient: Float[Tensor, "B K"],
+    size: int,
+    candidates: Int[Tensor, "B K C"],
+    coefficients: Float[Tensor, "B K C"],
+) -> Float[Tensor, "size"]:
+    """From the gradient of the scores to that of all logits, given the rows of the candidates on each lineage."""
+    parts = coefficients * gradient.unsqueeze(-1)
+    return parts.new_zeros(size).index_add_(0, candidates.flatten(), parts.flatten())
+
+
+def merged(
+    gradient: Float[Tensor, "B K"],
+    size: int,
+    logits: Float[Tensor, "size"],
+    active: Bool[Tensor, "B T"],
+    *choices: Tensor,
+) -> Float[Tensor, "size"]:
+    """The same for merged beams, given what each step chose from (the fields of `Choice`, one step after another)."""
+    logits = logits.detach().requires_grad_()
+    with torch.enable_grad():
+        scores = scores_again(logits, gradient, active, choices, "merge")
+    found = torch.autograd.grad(scores, logits, gradient, allow_unused=True)[0] if choices else None
+    return torch.zeros_like(logits) if found is None else found
+
+
+def scores_again(
+    logits: Float[Tensor, "size"],
+    like: Float[Tensor, "B K"],
+    active: Bool[Tensor, "B T"],
+    choices: Sequence[Tensor],
+    duplicates: Duplicates,
+) -> Float[Tensor, "B K"]:
+    """The final scores as a differentiable function of all logits."""
+    scores = torch.full_like(like, -torch.inf)
+    scores[:, 0] = 0
+    for step in range(len(choices) // 4):
+        rows, columns, forests, order = choices[4 * step : 4 * step + 4]
+        going = active[:, step, None]
+        new = rescore(logits[rows.long()], scores, columns, forests, duplicates)
+        scores = new.gather(1, order).where(going, scores)
+    return scores
+
+
+def candidates(pool: Pool, lineages: Lineages) -> Int[Tensor, "B K C"]:
+    """Numbers of all candidates that ever stood on a lineage: the first ones, then those of each step.
+    C = (N−1) + 2T."""
+    B, K = lineages.action.shape[:2]
+    N, M = pool.request.leaves.shape[1], pool.request.candidates
+    first = torch.arange(B * N, B * (N + M), device=lineages.born.device).view(B, 1, M)
+    first = first.where(pool.logits[first].isfinite(), pool.absent).expand(B, K, M)
+    return torch.cat((first, lineages.born.flatten(2)), dim=2)
+
+
+def coefficients(pool: Pool, lineages: Lineages) -> Float[Tensor, "B K C"]:
+    """∂ score / ∂ ℓ(c) for each of `candidates`."""
+    B, K, T = lineages.action.shape
+    M = pool.request.candidates
+    C = M + 2 * T
+    logits = pool.logits[candidates(pool, lineages)]  # (B, K, C)
+    dead = places(pool, lineages.dead)  # (B, K, T, 3)
+    step = torch.arange(T, device=dead.device)
+    # A candidate that never died (the root) was born after the last choice and stood in none.
+    death = dead.new_full((B, K, C + 1), -1)  # the last place takes what is absent
+    death.scatter_(2, dead.flatten(2), step.view(1, 1, T, 1).expand_as(dead).flatten(2))
+    chosen = logits.new_zeros(B, K, C + 1).scatter_(2, dead[..., 1], 1)
+    birth = torch.cat((step.new_zeros(M), (step + 1).repeat_interleave(2))).expand(B, K, C)
+    log_sum = interval_logsumexp(-lineages.normaliser, birth, death[..., :C] + 1)
+    return chosen[..., :C] - (logits + log_sum).exp()
+
+
+def places(pool: Pool, numbers: Int[Tensor, "B *shape"]) -> Int[Tensor, "B *shape"]:
+    """Where in `candidates` a node stands. Numbers run over samples, and later over steps, beams and sides."""
+    B, N, _ = pool.request.leaves.shape
+    M, K, T = pool.request.candidates, pool.request.beam_size, pool.request.steps
+    sample = torch.arange(B, device=numbers.device).view(B, *(1 for _ in numbers.shape[1:]))
+    first = numbers - B * N - sample * M
+    later = numbers - B * (N + M)  # = step · 2BK + (sample · K + beam) · 2 + side
+    later_place = M + later // (2 * B * K) * 2 + later % 2
+    return later_place.where(later >= 0, first).where(numbers != pool.absent, M + 2 * T)
+
+
+def interval_logsumexp(
+    x: Float[Tensor, "*batch T"], low: Int[Tensor, "*batch C"], high: Int[Tensor, "*batch C"]
+) -> Float[Tensor, "*batch C"]:
+    """log Σ exp x[t] over low ≤ t < high; −inf where that is empty."""
+    total = torch.full(low.shape, -torch.inf, dtype=x.dtype, device=x.device)
+    size = x.shape[-1]
+    while size > 0:
+        # Blocks of this size that stick out of a pair at either end; the rest are pairs, blocks of the next size.
+        some = low < high
+        first = x.gather(-1, low.clamp(max=size - 1)).where(some & (low % 2 == 1), -torch.inf)
+        last = x.gather(-1, (high - 1).clamp(min=0)).where(some & (high % 2 == 1), -torch.inf)
+        total = torch.logaddexp(total, torch.logaddexp(first, last))
+        low, high = (low + 1) // 2, high // 2
+        x = torch.nn.functional.pad(x, (0, size % 2), value=-torch.inf)
+        x = torch.logaddexp(x[..., ::2], x[..., 1::2])
+        size = x.shape[-1] if size > 1 else 0
+    return total

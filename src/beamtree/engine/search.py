@@ -1,0 +1,255 @@
+"""Search: beam search over easy-first composition, without gradients.
+
+A merge changes only the two candidates that touch the new node. So every node is composed once and kept in an
+append-only pool, and a beam is integers: the row of the pool's candidates it may choose from. A node's number is its
+row in the pool, of all samples alike:
+
+    B·N leaves | B·(N−1) first candidates | for each step, two new candidates for each beam (B·K·2) | the absent node
+
+A step ranks the candidates, keeps the best continuations, shifts the rows of numbers and composes the two new
+candidates of each kept beam: N−1 + 2K(N−2) cells a sample in all. Every step has the same shapes and never waits for
+a result on the host.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from beamtree import topk
+from beamtree.engine.base import Duplicates, Request
+from beamtree.engine.duplicates import resolve, span_hash
+
+LEFT, RIGHT, START, END, SAMPLE = range(5)  # the columns of Pool.links
+
+
+class Pool:
+    """All nodes composed so far: states, the scorer's logits, and links: the children, the span covered, the sample."""
+
+    def __init__(self, request: Request, size: int) -> None:
+        B, N, S = request.leaves.shape
+        leaves = request.leaves.detach().flatten(0, 1)
+        self.request, self.absent, self.used = request, size, B * N
+        self.states = leaves.new_empty(size + 1, S)
+        self.logits = request.start_scores().new_empty(size + 1)
+        self.links = torch.empty(size + 1, 5, dtype=torch.long, device=leaves.device)
+        # The absent node stands wherever a row has no candidate.
+        self.states[size], self.logits[size] = 0, -torch.inf
+        self.links[size] = torch.tensor((size, size, 0, 0, 0), device=leaves.device)
+
+        self.states[: B * N], self.logits[: B * N] = leaves, -torch.inf
+        number = torch.arange(B * N, device=leaves.device)
+        position = number % N
+        self.links[: B * N] = torch.stack((number, number, position, position + 1, number // N), dim=-1)
+
+    def compose(
+        self,
+        left: Int[Tensor, "B *shape"],
+        right: Int[Tensor, "B *shape"],
+        present: Bool[Tensor, "B *shape"],
+    ) -> Int[Tensor, "B *shape"]:
+        """Append the parents of these nodes; the absent node's number where none is present."""
+        first, last = self.used, self.used + left.numel()
+        left_links, right_links = self.links[left], self.links[right]
+        start, split, end = left_links[..., START], right_links[..., START], right_links[..., END]
+        sample = left_links[..., SAMPLE]
+        mask = None
+        if self.request.dropout:
+            mask = self.request.dropout.mask(sample, start, split, end).flatten(0, -2)
+        states = self.request.cell(self.at(left).flatten(0, -2), self.at(right).flatten(0, -2), mask)
+        self.states[first:last] = states
+        self.logits[first:last] = self.request.score(states).where(present.flatten(), -torch.inf)
+        self.links[first:last] = torch.stack((left, right, start, end, sample), dim=-1).flatten(0, -2)
+        self.used = last
+        numbers = torch.arange(first, last, device=left.device).view(left.shape)
+        return numbers.where(present, self.absent)
+
+    def add(self, states: Float[Tensor, "B m S"], links: Int[Tensor, "B m 5"]) -> Int[Tensor, "B m"]:
+        """Append states that are no parents."""
+        first, last = self.used, self.used + links[..., 0].numel()
+        self.states[first:last], self.logits[first:last] = states.flatten(0, 1), -torch.inf
+        self.links[first:last] = links.flatten(0, 1)
+        self.used = last
+        return torch.arange(first, last, device=links.device).view(links.shape[:2])
+
+    def row(self, numbers: Int[Tensor, "*shape m"]) -> Int[Tensor, "*shape m+2"]:
+        """A row of candidates, with the absent node at either end, so that each has two neighbours."""
+        return torch.nn.functional.pad(numbers, (1, 1), value=self.absent)
+
+    def at(self, numbers: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape S"]:
+        """States of these nodes."""
+        return self.states.index_select(0, numbers.flatten()).view(*numbers.shape, self.states.shape[1])
+
+
+class Steps(NamedTuple):
+    """What each of T steps did in each beam it kept."""
+
+    source: Int[Tensor, "T B K"]  # the beam it continues
+    action: Int[Tensor, "T B K"]  # the position of the merge
+    dead: Int[Tensor, "T B K 3"]  # candidates that left: left neighbour, the chosen one, right neighbour
+    born: Int[Tensor, "T B K 2"]  # the new candidates left and right of the new node
+    normaliser: Float[Tensor, "T B K"]  # log Σ exp over the candidates it chose from; +inf where nothing happened
+
+
+class Choice(NamedTuple):
+    """What a step chose from, and what it chose: enough to compute its scores again."""
+
+    rows: Int[Tensor, "B K W"]
+    columns: Int[Tensor, "B K J"]
+    forests: Int[Tensor, "B KJ"]
+    order: Int[Tensor, "B K"]
+
+
+class Trace(NamedTuple):
+    """A finished search."""
+
+    pool: Pool
+    steps: Steps
+    choices: list[Choice]  # only where duplicates are merged
+    scores: Float[Tensor, "B K"]
+    roots: Int[Tensor, "B K"]  # numbers of the last nodes
+
+
+@torch.no_grad()
+def search(request: Request) -> Trace:
+    B, N, _ = request.leaves.shape
+    K, M = request.beam_size, request.candidates
+    pool = Pool(request, size=B * (N + M + 2 * K * request.steps))
+    rows = first_rows(pool)  # (B, K, M+2)
+    scores = request.start_scores()
+    forests = rows.new_zeros(B, K)
+    shape = (request.steps, B, K)
+    steps = Steps(
+        rows.new_empty(shape),
+        rows.new_empty(shape),
+        rows.new_empty(*shape, 3),
+        rows.new_empty(*shape, 2),
+        scores.new_empty(shape),
+    )
+    choices = []
+    for number in range(request.steps):
+        active = request.active[:, number, None]  # (B, 1)
+        proposal = propose(pool, rows, scores, forests)
+        order = choose(proposal.scores, K, request.beam_noise(scores))  # (B, K)
+        if request.duplicates == "merge":
+            choices.append(Choice(rows, proposal.columns, proposal.forests, order))
+        shift = shift_rows(pool, rows, proposal, order, active)
+        born = pool.compose(shift.left, shift.right, shift.present)  # (B, K, 2)
+        rows = shift.rows.scatter_(2, shift.columns, born)
+        done = (shift.source, shift.action, shift.dead, born, shift.normaliser)
+        for field, value in zip(steps, done, strict=True):
+            field[number] = value
+        scores = proposal.scores.gather(1, order).where(active, scores)
+        forests = proposal.forests.gather(1, order).where(active, forests)
+    return Trace(pool, steps, choices, scores, roots(pool, rows))
+
+
+def first_rows(pool: Pool) -> Int[Tensor, "B K M+2"]:
+    """Every beam begins with the candidates of the leaves."""
+    B, N, _ = pool.request.leaves.shape
+    leaves = torch.arange(B * N, device=pool.links.device).view(B, N)
+    # A sample of one leaf gets a candidate that nobody takes, so that no row is ever empty.
+    present = leaves[:, :-1] % N < (pool.request.lengths.unsqueeze(1) - 1).clamp(min=1)
+    row = pool.compose(leaves[:, :-1], leaves[:, 1:], present)  # (B, M)
+    return pool.row(row).unsqueeze(1).expand(-1, pool.request.beam_size, -1)
+
+
+def roots(pool: Pool, rows: Int[Tensor, "B K W"]) -> Int[Tensor, "B K"]:
+    """The only candidate left, or the only leaf."""
+    B, N, _ = pool.request.leaves.shape
+    leaf = torch.arange(0, B * N, N, device=rows.device).unsqueeze(1).expand(rows.shape[:2])
+    return rows[:, :, 1].where(pool.request.lengths.unsqueeze(1) > 1, leaf)
+
+
+class Proposal(NamedTuple):
+    """The continuations of all beams: J for each."""
+
+    columns: Int[Tensor, "B K J"]  # where in its row each beam may merge
+    log_p: Float[Tensor, "B K J"]
+    scores: Float[Tensor, "B KJ"]
+    forests: Int[Tensor, "B KJ"]
+
+
+def propose(
+    pool: Pool, rows: Int[Tensor, "B K W"], scores: Float[Tensor, "B K"], forests: Int[Tensor, "B K"]
+) -> Proposal:
+    """The first operator: each beam's best candidates."""
+    request, M = pool.request, rows.shape[2] - 2
+    log_p = pool.logits.take(rows).log_softmax(-1)  # (B, K, W)
+    noise = request.candidate_noise(scores)
+    J = min(request.beam_size, M)
+    columns = choose(log_p[..., 1:-1], J, noise) + 1  # (B, K, J)
+    log_p = log_p.gather(2, columns)  # (B, K, J)
+    new_forests = forests.repeat_interleave(J, dim=1)  # (B, K·J)
+    if request.duplicates != "keep":
+        links = pool.links[rows.gather(2, columns)].flatten(1, 2)  # (B, K·J, 5)
+        new_forests = new_forests + span_hash(links[..., START], links[..., END])
+    new_scores = resolve((scores.unsqueeze(2) + log_p).flatten(1), new_forests, request.duplicates)
+    return Proposal(columns, log_p, new_scores, new_forests)
+
+
+def choose(
+    scores: Float[Tensor, "B *beams m"], k: int, noise: Float[Tensor, "B K width"] | None
+) -> Int[Tensor, "B *beams k"]:
+    """Indices of the k best, under noise if there is any (which makes ties impossible)."""
+    if noise is None:
+        return topk.rank(scores, k)
+    noise = noise[..., : scores.shape[-1]] if scores.dim() == noise.dim() else noise.flatten(1)
+    return (scores + noise).topk(k).indices
+
+
+def rescore(
+    logits: Float[Tensor, "B K W"],
+    scores: Float[Tensor, "B K"],
+    columns: Int[Tensor, "B K J"],
+    forests: Int[Tensor, "B KJ"],
+    duplicates: Duplicates,
+) -> Float[Tensor, "B KJ"]:
+    """The scores of a proposal again, differentiably."""
+    log_p = logits.log_softmax(-1).gather(2, columns)  # (B, K, J)
+    return resolve((scores.unsqueeze(2) + log_p).flatten(1), forests, duplicates)
+
+
+class Shift(NamedTuple):
+    """Kept continuations under way: rows without the merged pairs, and the pairs to compose for them."""
+
+    source: Int[Tensor, "B k"]
+    action: Int[Tensor, "B k"]
+    dead: Int[Tensor, "B k 3"]
+    normaliser: Float[Tensor, "B k"]
+    rows: Int[Tensor, "B k W"]
+    columns: Int[Tensor, "B k 2"]  # where the new candidates go
+    left: Int[Tensor, "B k 2"]  # their children
+    right: Int[Tensor, "B k 2"]
+    present: Bool[Tensor, "B k 2"]
+
+
+def shift_rows(
+    pool: Pool,
+    rows: Int[Tensor, "B K W"],
+    proposal: Proposal,
+    order: Int[Tensor, "B k"],
+    active: Bool[Tensor, "B 1"],
+) -> Shift:
+    """Carry out kept continuations. Where a sample is finished or a beam empty, nothing changes."""
+    W, J = rows.shape[2], proposal.columns.shape[2]
+    moving = active & proposal.scores.gather(1, order).isfinite()  # (B, k)
+    source = (order // J).where(active, torch.arange(order.shape[1], device=order.device))
+    column = proposal.columns.flatten(1).gather(1, order).where(moving, W).unsqueeze(2)  # W: right of everything
+    rows = rows.gather(1, source.unsqueeze(2).expand(-1, -1, W))  # (B, k, W)
+    around = torch.cat((column - 1, column, column + 1), dim=2).clamp(max=W - 1)  # (B, k, 3)
+    dead = rows.gather(2, around)
+    left, chosen, right = dead.unbind(2)
+    rows[..., :-1] = rows[..., 1:].where(torch.arange(W - 1, device=rows.device) > column, rows[..., :-1])
+    return Shift(
+        source,
+        column.squeeze(2) - 1,
+        dead,
+        (pool.logits.take(chosen) - proposal.log_p.flatten(1).gather(1, order)).where(moving, torch.inf),
+        rows,
+        around[..., :2],
+        torch.stack((pool.links[left][..., LEFT], chosen), dim=2),
+        torch.stack((chosen, pool.links[right][..., RIGHT]), dim=2),
+        dead[..., ::2] != pool.absent,
+    )
