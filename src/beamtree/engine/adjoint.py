@@ -5,8 +5,8 @@ derivatives) is computed for all nodes in one batch. Then `pull_back` runs level
 gradients of the weights are one product over all nodes at the end.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 from jaxtyping import Float
@@ -21,17 +21,19 @@ BATCH = 4096
 Gradients = tuple[Tensor, ...]
 
 
-class Adjoint(Protocol):
+class Adjoint(ABC):
     """The backward pass of a cell over some nodes."""
 
+    @abstractmethod
     def pull_back(self, rows: slice, gradient: Float[Tensor, "rows S"]) -> Float[Tensor, "rows 2 S"]:
         """The gradient of the left and right children of these nodes. Every node must come by once."""
 
+    @abstractmethod
     def weight_gradients(self) -> Gradients:
         """Gradients of `cell.parameters()`, in that order, once all nodes have come by."""
 
 
-class AutogradAdjoint:
+class AutogradAdjoint(Adjoint):
     """For any cell: composes again under autograd. The reference for those below."""
 
     def __init__(self, cell: Cell, left: Tensor, right: Tensor, mask: Tensor | None) -> None:
@@ -52,7 +54,7 @@ class AutogradAdjoint:
         return self.gradients
 
 
-class GRCAdjoint:
+class GRCAdjoint(Adjoint):
     """With a = [l; r] W1 + b1, g = mask ⊙ GELU(a), [z; h; c; u] = g W2 + b2, p = σ(z) l + σ(h) r + σ(c) u and LN:
 
     dp = LN'(gradient)
@@ -105,7 +107,7 @@ class GRCAdjoint:
         )
 
 
-class TreeLSTMAdjoint:
+class TreeLSTMAdjoint(Adjoint):
     """With the cell's equations:
 
     dc' = dc + dh ⊙ σ(o) (1 − tanh² c)

@@ -72,12 +72,13 @@ def compose(
     """The candidate parents of all neighbours."""
     mask = None
     if request.dropout:
-        sample = torch.arange(len(H), device=H.device).view(-1, 1, 1)
-        mask = request.dropout.mask(sample, bounds[:, :, :-2], bounds[:, :, 1:-1], bounds[:, :, 2:])
+        start, split, end = bounds[:, :, :-2], bounds[:, :, 1:-1], bounds[:, :, 2:]  # (B, K, n−1)
+        sample = torch.arange(len(H), device=H.device).view(-1, 1, 1).expand_as(start)
+        mask = request.dropout.mask(sample, start, split, end)
     return request.cell(H[:, :, :-1], H[:, :, 1:], mask)
 
 
-def log_probabilities(request: Request, parents: Float[Tensor, "B K n-1 S"], step: int) -> Float[Tensor, "B K n-1"]:
+def log_probabilities(request: Request, parents: Float[Tensor, "B K m S"], step: int) -> Float[Tensor, "B K m"]:
     """Log-softmax of the scorer over the candidates that are there. (A finished sample keeps one, unused.)"""
     left = (request.lengths - 1 - step).clamp(min=1).view(-1, 1, 1)  # (B, 1, 1)
     absent = torch.arange(parents.shape[2], device=parents.device) >= left
@@ -100,7 +101,7 @@ def replace(
     return parents.where((here == choice).unsqueeze(-1), kept)
 
 
-def shorten(bounds: Int[Tensor, "B K n+1"], choice: Int[Tensor, "B K"]) -> Int[Tensor, "B K n"]:
+def shorten(bounds: Int[Tensor, "B K w"], choice: Int[Tensor, "B K"]) -> Int[Tensor, "B K w-1"]:
     """The bounds after the merge: the one between the two children goes."""
     here = torch.arange(bounds.shape[-1] - 1, device=bounds.device)
     return bounds[..., :-1].where(here <= choice.unsqueeze(-1), bounds[..., 1:])

@@ -145,7 +145,7 @@ def search(request: Request) -> Trace:
     return Trace(pool, steps, choices, scores, roots(pool, rows))
 
 
-def first_rows(pool: Pool) -> Int[Tensor, "B K M+2"]:
+def first_rows(pool: Pool) -> Int[Tensor, "B K W"]:
     """Every beam begins with the candidates of the leaves."""
     B, N, _ = pool.request.leaves.shape
     leaves = torch.arange(B * N, device=pool.links.device).view(B, N)

@@ -1,0 +1,85 @@
+"""What several tests share: encoders with equal weights, a pass with all its outputs and gradients, and oracles."""
+
+import itertools
+
+import torch
+
+import beamtree
+
+ENCODERS = [
+    ("bt-grc", {}),
+    ("bt-lstm", {}),
+    ("bt-grc-onesoft", {"mix": "paper"}),
+    ("bt-grc-onesoft", {"mix": "official"}),
+]
+ENCODER_IDS = ["bt-grc", "bt-lstm", "onesoft-paper", "onesoft-official"]
+
+
+def make(name, engine="torch", dim=6, seed=0, dtype=torch.float64, **options):
+    """An encoder whose weights depend on the seed alone, with a scorer strong enough to prefer some candidates."""
+    torch.manual_seed(seed)
+    encoder = beamtree.encoder(name, dim=dim, engine=engine, **options).to(dtype)
+    with torch.no_grad():
+        encoder.scorer.weight.mul_(3)
+    return encoder
+
+
+def inputs(lengths, width=None, dim=6, seed=0, dtype=torch.float64):
+    """Random x, and lengths as a tensor; `width` pads further."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(len(lengths), width or max(lengths), dim, generator=generator, dtype=torch.float64).to(dtype)
+    return x, torch.tensor(lengths)
+
+
+def everything(encoder, x, lengths, seed=7):
+    """All outputs of a pass, and the gradients of a loss that depends on each of them."""
+    x = x.clone().requires_grad_()
+    out = encoder(x, lengths, generator=torch.Generator(x.device).manual_seed(seed))
+    nodes, log_probs = out.beams.nodes, out.beams.log_probs
+    order = torch.arange(nodes.states.shape[2], device=x.device).unsqueeze(1)
+    loss = out.state.sin().sum() + (order * nodes.states**2).mean() + log_probs[log_probs.isfinite()].sin().sum()
+    wanted = {"x": x, **dict(encoder.named_parameters())}
+    found = torch.autograd.grad(loss, tuple(wanted.values()), allow_unused=True, materialize_grads=True)
+    result = {"state": out.state, "probabilities": log_probs.exp(), "nodes": nodes.states}
+    result |= {f"gradient of {name}": gradient for name, gradient in zip(wanted, found, strict=True)}
+    return {k: v.detach() for k, v in result.items()}, nodes, out.beams.trees()
+
+
+def assert_same(a, b, atol):
+    """Two results of `everything` agree: numbers, spans and trees."""
+    for name in a[0]:
+        torch.testing.assert_close(a[0][name], b[0][name], atol=atol, rtol=atol, msg=lambda m, n=name: f"{n}: {m}")
+    assert a[2] == b[2]
+    assert torch.equal(a[1].mask, b[1].mask)
+    assert torch.equal(a[1].spans, b[1].spans)
+
+
+def action_sequences(n):
+    """All ways to reduce n leaves to one by merging neighbours."""
+    return itertools.product(*(range(m) for m in range(n - 1, 0, -1)))
+
+
+def follow(encoder, leaves, actions):
+    """Compose leaves by these actions; the root and the log-probability of the actions, written as in Algorithm 2."""
+    states, score = list(leaves), torch.zeros((), dtype=leaves.dtype)
+    for action in actions:
+        parents = [encoder.cell(states[i], states[i + 1]) for i in range(len(states) - 1)]
+        logits = torch.stack([encoder.scorer(p[: encoder.dim]).squeeze() for p in parents])
+        score = score + logits.log_softmax(0)[action]
+        states[action : action + 2] = [parents[action]]
+    return states[0][: encoder.dim], score
+
+
+def algorithm_2(encoder, leaves, k):
+    """The paper's Algorithm 2 for one sample, on Python lists: [(score, actions, root)], best first."""
+    beams = [(torch.zeros((), dtype=leaves.dtype), (), list(leaves))]
+    while len(beams[0][2]) > 1:
+        grown = []
+        for score, actions, states in beams:
+            parents = [encoder.cell(a, b) for a, b in itertools.pairwise(states)]
+            logits = torch.stack([encoder.scorer(p[: encoder.dim]).squeeze() for p in parents])
+            log_p = logits.log_softmax(0)
+            for i in sorted(range(len(parents)), key=lambda i: -log_p[i].item())[:k]:
+                grown.append((score + log_p[i], (*actions, i), [*states[:i], parents[i], *states[i + 2 :]]))
+        beams = sorted(grown, key=lambda beam: -beam[0].item())[:k]
+    return [(score, actions, states[0][: encoder.dim]) for score, actions, states in beams]
