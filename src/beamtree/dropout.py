@@ -33,10 +33,9 @@ class NodeDropout:
         end: Int[Tensor, "*nodes"],
     ) -> Float[Tensor, "*nodes width"]:
         """The masks of the nodes that join the spans [start, split) and [split, end) of their samples."""
-        key = mix(self.seed + sample)
-        for part in (start, split, end):
-            key = mix(key + part & _LOW32)
-        words = mix(key.unsqueeze(-1) + self.offsets & _LOW32)  # (…, ⌈width / 2⌉)
+        # Large odd factors keep the sums of different nodes apart; the hash then makes them unlike each other.
+        key = self.seed + sample * 0x2545F491 + start * 0x3C6EF373 + split * 0x1B873593 + end * 0x6C62272F
+        words = mix(mix(key & _LOW32).unsqueeze(-1) + self.offsets & _LOW32)  # (…, ⌈width / 2⌉)
         numbers = torch.cat((words & 0xFFFF, words >> 16), dim=-1)[..., : self.width]
         return (numbers >= self.threshold).to(self.dtype) * self.scale
 

@@ -75,19 +75,6 @@ class Request:
         logits = self.scorer(states[..., : self.cell.dim]).squeeze(-1)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
-    def candidate_noise(self, scores: Float[Tensor, "B K"]) -> Float[Tensor, "B K M"] | None:
-        """Noise for the first operator. Engines draw it in the same order and for the full width, so that they meet
-        the same noise under the same seed."""
-        if not self.stochastic:
-            return None
-        return gumbel((*scores.shape, self.candidates), scores, self.generator)
-
-    def beam_noise(self, scores: Float[Tensor, "B K"]) -> Float[Tensor, "B K J"] | None:
-        """Noise for the second operator; OneSoft has none there."""
-        if not self.stochastic or self.soft:
-            return None
-        return gumbel((*scores.shape, self.branching), scores, self.generator)
-
     def close(self, history: Int[Tensor, "B K T *rest"], last: Int[Tensor, "B K *rest"]) -> Int[Tensor, "B K M *rest"]:
         """A history of the T choices with the last merge put right behind a sample's own last choice."""
         last = last.unsqueeze(2)
@@ -95,6 +82,36 @@ class Request:
         here = (columns == (self.lengths - 2).unsqueeze(1)).unsqueeze(1)  # (B, 1, M)
         here = here.view(*here.shape, *(1 for _ in last.shape[3:]))
         return last.where(here, torch.cat((history, last), dim=2)[:, :, : self.candidates])
+
+
+class Noise:
+    """Gumbel noise for the selection: on the candidates of each beam, and on the continuations of all beams, unless
+    OneSoft is the second operator. Without noise both are None.
+
+    Engines draw it here and for the full width, so that they meet the same noise under the same seed. It is drawn for
+    some steps at a time, which costs little memory and saves most of the calls.
+    """
+
+    STEPS = 16
+
+    def __init__(self, request: Request) -> None:
+        self.request, self.like = request, request.start_scores()
+        self.drawn: tuple[Tensor, Tensor]
+
+    def at(self, step: int) -> tuple[Float[Tensor, "B K M"] | None, Float[Tensor, "B K J"] | None]:
+        """For one step; steps must be asked for in order."""
+        request = self.request
+        if not request.stochastic:
+            return None, None
+        if step % self.STEPS == 0:
+            steps = min(self.STEPS, request.steps - step)
+            candidates, beams = (
+                gumbel((steps, *self.like.shape, width), self.like, request.generator)
+                for width in (request.candidates, request.branching)
+            )
+            self.drawn = candidates, beams
+        candidates, beams = (noise[step % self.STEPS] for noise in self.drawn)
+        return candidates, None if request.soft else beams
 
 
 @dataclass(frozen=True)

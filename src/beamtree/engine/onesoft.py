@@ -24,8 +24,8 @@ from torch.autograd.function import once_differentiable
 from beamtree import topk
 from beamtree.engine.adjoint import BATCH, adjoint
 from beamtree.engine.autocast import Autocast
-from beamtree.engine.base import Chart, Mix, Request
-from beamtree.engine.lineage import along, make_chart, slots_after
+from beamtree.engine.base import Chart, Mix, Noise, Request
+from beamtree.engine.lineage import along, make_chart, slots_after, stack
 from beamtree.engine.search import (
     LEFT,
     RIGHT,
@@ -41,12 +41,12 @@ from beamtree.engine.search import (
 )
 
 
-class SoftSteps(NamedTuple):
-    """What each of T steps did in each beam it kept; the soft beam, the last, stands for the heaviest it mixes."""
+class SoftStep(NamedTuple):
+    """What a step did in each beam it kept; the soft beam, the last, stands for the heaviest it mixes."""
 
-    source: Int[Tensor, "T B K"]
-    action: Int[Tensor, "T B K"]
-    node: Int[Tensor, "T B K"]  # what the action made
+    source: Int[Tensor, "B K"]
+    action: Int[Tensor, "B K"]
+    node: Int[Tensor, "B K"]  # what the action made
 
 
 class Undo(NamedTuple):
@@ -60,7 +60,7 @@ class Undo(NamedTuple):
 
 class SoftTrace(NamedTuple):
     pool: Pool
-    steps: SoftSteps
+    steps: list[SoftStep]
     undo: list[Undo]
     scores: Float[Tensor, "B K"]
     roots: Int[Tensor, "B K"]
@@ -72,9 +72,9 @@ def encode(request: Request) -> Chart:
     store, scores = trace.pool.states, trace.scores
     if request.wants_gradient():
         store, scores = SoftReplay.apply(request, trace, request.leaves.flatten(0, 1), *request.weights)
-    slots = slots_after(trace.steps.source)
-    action, node = along(slots, trace.steps.action), along(slots, trace.steps.node)
-    return make_chart(trace.pool, store, scores, action, node, trace.roots)
+    source, action, node = (stack([step[field] for step in trace.steps], trace.roots) for field in range(3))
+    slots = slots_after(source)
+    return make_chart(trace.pool, store, scores, along(slots, action), along(slots, node), trace.roots)
 
 
 @torch.no_grad()
@@ -85,13 +85,12 @@ def search(request: Request) -> SoftTrace:
     grown = sum(2 * m - 1 + 2 * (K - 1) for m in range(2, N))
     pool = Pool(request, size=B * (N + request.candidates + grown))
     rows = first_rows(pool)  # (B, K, m+2)
-    scores = request.start_scores()
-    forests = rows.new_zeros(B, K)
-    steps = SoftSteps(*(rows.new_empty(request.steps, B, K) for _ in SoftSteps._fields))
-    undo = []
+    scores, forests = request.start_scores(), None
+    noise = Noise(request)
+    steps, undo = [], []
     for number in range(request.steps):
         active = request.active[:, number, None]  # (B, 1)
-        proposal = propose(pool, rows, scores, forests)
+        proposal = propose(pool, rows, scores, forests, noise.at(number)[0])
         best = topk.onesoft_topk(proposal.scores, K)
         shift = shift_rows(pool, rows, proposal, best.indices[:, :-1], active)
 
@@ -117,12 +116,11 @@ def search(request: Request) -> SoftTrace:
 
         undo.append(Undo(Choice(rows, proposal.columns, proposal.forests, best.indices), scores, first, composed))
         made = elements.gather(1, action)
-        steps.source[number] = torch.cat((shift.source, source), dim=1)
-        steps.action[number] = torch.cat((shift.action, action), dim=1)
-        steps.node[number] = torch.cat((shift.dead[..., 1], made), dim=1)
+        hard_and_soft = ((shift.source, source), (shift.action, action), (shift.dead[..., 1], made))
+        steps.append(SoftStep(*(torch.cat(pair, dim=1) for pair in hard_and_soft)))
         rows = torch.cat((hard, soft.unsqueeze(1)), dim=1)  # (B, K, m+1)
+        _, forests = proposal.keep(best.indices, active, scores, forests)
         scores = best.scores.where(active, scores)
-        forests = proposal.forests.gather(1, best.indices).where(active, forests)
     return SoftTrace(pool, steps, undo, scores, roots(pool, rows))
 
 

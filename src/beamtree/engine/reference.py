@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from beamtree import topk
-from beamtree.engine.base import Chart, Request
+from beamtree.engine.base import Chart, Noise, Request
 from beamtree.engine.duplicates import resolve, span_hash
 
 
@@ -21,7 +21,7 @@ def encode(request: Request) -> Chart:
     bounds = torch.arange(N + 1, device=H.device).expand(B, K, N + 1)  # element i covers bounds[i] to bounds[i+1]
     scores = request.start_scores()  # (B, K)
     forests = bounds.new_zeros(B, K)  # names what a beam has built, see duplicates.py
-    history = History(request)
+    history, noise = History(request), Noise(request)
 
     for step in range(request.steps):
         n = N - step
@@ -30,8 +30,8 @@ def encode(request: Request) -> Chart:
 
         # First operator: J choices for each beam.
         J = min(K, n - 1)
-        noise = request.candidate_noise(scores)
-        choices = choose(log_p, J, None if noise is None else noise[:, :, : n - 1])  # (B, K, J)
+        candidate_noise, beam_noise = noise.at(step)
+        choices = choose(log_p, J, candidate_noise)  # (B, K, J)
         new_scores = (scores.unsqueeze(2) + log_p.gather(2, choices)).flatten(1)  # (B, K·J)
         starts, ends = bounds[:, :, :-2].gather(2, choices), bounds[:, :, 2:].gather(2, choices)
         new_forests = (forests.unsqueeze(2) + span_hash(starts, ends)).flatten(1)
@@ -42,8 +42,7 @@ def encode(request: Request) -> Chart:
             best, new_H = onesoft(request, H, parents, choices, new_scores)
             order, new_scores = best.indices, best.scores  # (B, K)
         else:
-            noise = request.beam_noise(scores)
-            order = choose(new_scores, K, None if noise is None else noise[:, :, :J].flatten(1))  # (B, K)
+            order = choose(new_scores, K, None if beam_noise is None else beam_noise[..., :J].flatten(1))  # (B, K)
             new_scores = new_scores.gather(1, order)
             new_H = replace(H[batch, order // J], parents[batch, order // J], choices.flatten(1).gather(1, order))
         source, choice = order // J, choices.flatten(1).gather(1, order)  # (B, K)
@@ -86,9 +85,11 @@ def log_probabilities(request: Request, parents: Float[Tensor, "B K m S"], step:
 
 
 def choose(
-    scores: Float[Tensor, "*batch m"], k: int, noise: Float[Tensor, "*batch m"] | None
+    scores: Float[Tensor, "*batch m"], k: int, noise: Float[Tensor, "*batch width"] | None
 ) -> Int[Tensor, "*batch k"]:
-    return topk.rank(scores.detach() if noise is None else scores.detach() + noise, k)
+    """Indices of the k best, under noise if there is any (which may be wider than the scores)."""
+    scores = scores.detach()
+    return topk.rank(scores if noise is None else scores + noise[..., : scores.shape[-1]], k)
 
 
 def replace(

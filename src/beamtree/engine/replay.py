@@ -47,7 +47,7 @@ class Plan(NamedTuple):
     levels: list[int]
     scores: Float[Tensor, "B K"]
     score_gradient: Callable[..., Tensor]  # from the gradient of the scores to that of the store's logits …
-    score_tensors: tuple[Tensor, ...]  # … with these further arguments
+    score_tensors: tuple[Tensor | None, ...]  # … with these further arguments
     row: Int[Tensor, "P"]  # the row of each node of the pool
 
 
@@ -74,7 +74,7 @@ def make_plan(trace: Trace, lineages: Lineages) -> Plan:
     links = pool.links[numbers]  # (R, 5)
     split = pool.links[links[:, RIGHT], START]
     score_gradient: Callable[..., Tensor]
-    score_tensors: tuple[Tensor, ...]
+    score_tensors: tuple[Tensor | None, ...]
     if pool.request.duplicates == "merge":
         score_gradient = merged
         logits = torch.cat((pool.logits[:leaves], pool.logits[numbers]))

@@ -9,13 +9,14 @@ and births, deaths and Z_t are all that must be kept: O(N) numbers where the can
 
 The sum over an interval is not taken as a difference of running sums: where Z falls by more than some 30 nats along a
 lineage, the difference of two float64 has no right digit left. Sums over dyadic blocks have no such cancellation: an
-interval is put together from at most two blocks of each size, in log space.
+interval is put together from at most two blocks of each size, in log space. That is log N operations on O(K·N) numbers.
 
 Where duplicates are merged, a beam has more than one lineage and none of this holds; `merged` then computes the scores
 again under autograd, at the price of O(K·N²) numbers (not vectors).
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from beamtree.engine.base import Duplicates
 from beamtree.engine.lineage import Lineages
-from beamtree.engine.search import Pool, rescore
+from beamtree.engine.search import Choice, Pool, rescore
 
 
 def linear(
@@ -42,31 +43,32 @@ def merged(
     size: int,
     logits: Float[Tensor, "size"],
     active: Bool[Tensor, "B T"],
-    *choices: Tensor,
+    *fields: Any,
 ) -> Float[Tensor, "size"]:
-    """The same for merged beams, given what each step chose from (the fields of `Choice`, one step after another)."""
+    """The same for merged beams, given what each step chose from: the fields of its `Choice`, step after step."""
+    width = len(Choice._fields)
+    choices = [Choice(*fields[i : i + width]) for i in range(0, len(fields), width)]
     logits = logits.detach().requires_grad_()
+    if not choices:
+        return torch.zeros_like(logits)
     with torch.enable_grad():
         scores = scores_again(logits, gradient, active, choices, "merge")
-    found = torch.autograd.grad(scores, logits, gradient, allow_unused=True)[0] if choices else None
-    return torch.zeros_like(logits) if found is None else found
+    return torch.autograd.grad(scores, logits, gradient)[0]
 
 
 def scores_again(
     logits: Float[Tensor, "size"],
     like: Float[Tensor, "B K"],
     active: Bool[Tensor, "B T"],
-    choices: Sequence[Tensor],
+    choices: Sequence[Choice],
     duplicates: Duplicates,
 ) -> Float[Tensor, "B K"]:
     """The final scores as a differentiable function of all logits."""
     scores = torch.full_like(like, -torch.inf)
     scores[:, 0] = 0
-    for step in range(len(choices) // 4):
-        rows, columns, forests, order = choices[4 * step : 4 * step + 4]
-        going = active[:, step, None]
+    for step, (rows, columns, forests, order) in enumerate(choices):
         new = rescore(logits[rows.long()], scores, columns, forests, duplicates)
-        scores = new.gather(1, order).where(going, scores)
+        scores = new.gather(1, order).where(active[:, step, None], scores)
     return scores
 
 

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from beamtree import topk
-from beamtree.engine.base import Duplicates, Request
+from beamtree.engine.base import Duplicates, Noise, Request
 from beamtree.engine.duplicates import resolve, span_hash
 
 LEFT, RIGHT, START, END, SAMPLE = range(5)  # the columns of Pool.links
@@ -39,7 +39,8 @@ class Pool:
         self.links[size] = torch.tensor((size, size, 0, 0, 0), device=leaves.device)
 
         self.states[: B * N], self.logits[: B * N] = leaves, -torch.inf
-        number = torch.arange(B * N, device=leaves.device)
+        self.numbers = torch.arange(size, device=leaves.device)
+        number = self.numbers[: B * N]
         position = number % N
         self.links[: B * N] = torch.stack((number, number, position, position + 1, number // N), dim=-1)
 
@@ -50,28 +51,26 @@ class Pool:
         present: Bool[Tensor, "B *shape"],
     ) -> Int[Tensor, "B *shape"]:
         """Append the parents of these nodes; the absent node's number where none is present."""
-        first, last = self.used, self.used + left.numel()
-        left_links, right_links = self.links[left], self.links[right]
-        start, split, end = left_links[..., START], right_links[..., START], right_links[..., END]
-        sample = left_links[..., SAMPLE]
-        mask = None
-        if self.request.dropout:
-            mask = self.request.dropout.mask(sample, start, split, end).flatten(0, -2)
-        states = self.request.cell(self.at(left).flatten(0, -2), self.at(right).flatten(0, -2), mask)
-        self.states[first:last] = states
-        self.logits[first:last] = self.request.score(states).where(present.flatten(), -torch.inf)
-        self.links[first:last] = torch.stack((left, right, start, end, sample), dim=-1).flatten(0, -2)
-        self.used = last
-        numbers = torch.arange(first, last, device=left.device).view(left.shape)
-        return numbers.where(present, self.absent)
+        children = torch.stack((left, right), dim=-1).view(-1, 2)  # (n, 2)
+        first, second = self.links[children].unbind(1)  # (n, 5)
+        start, split, end = first[:, START], second[:, START], second[:, END]
+        mask = self.request.dropout.mask(first[:, SAMPLE], start, split, end) if self.request.dropout else None
+        states = self.request.cell(*self.at(children).unbind(1), mask)
+        logits = self.request.score(states).where(present.flatten(), -torch.inf)
+        links = torch.cat((children, start.unsqueeze(1), second[:, END:SAMPLE], first[:, SAMPLE:]), dim=1)
+        return self._append(states, logits, links).view(left.shape).where(present, self.absent)
 
     def add(self, states: Float[Tensor, "B m S"], links: Int[Tensor, "B m 5"]) -> Int[Tensor, "B m"]:
         """Append states that are no parents."""
-        first, last = self.used, self.used + links[..., 0].numel()
-        self.states[first:last], self.logits[first:last] = states.flatten(0, 1), -torch.inf
-        self.links[first:last] = links.flatten(0, 1)
-        self.used = last
-        return torch.arange(first, last, device=links.device).view(links.shape[:2])
+        return self._append(states.flatten(0, 1), -torch.inf, links.flatten(0, 1)).view(links.shape[:2])
+
+    def _append(
+        self, states: Float[Tensor, "n S"], logits: Tensor | float, links: Int[Tensor, "n 5"]
+    ) -> Int[Tensor, "n"]:
+        new = slice(self.used, self.used + len(states))
+        self.states[new], self.logits[new], self.links[new] = states, logits, links
+        self.used = new.stop
+        return self.numbers[new]
 
     def row(self, numbers: Int[Tensor, "*shape m"]) -> Int[Tensor, "*shape m+2"]:
         """A row of candidates, with the absent node at either end, so that each has two neighbours."""
@@ -82,14 +81,14 @@ class Pool:
         return self.states.index_select(0, numbers.flatten()).view(*numbers.shape, self.states.shape[1])
 
 
-class Steps(NamedTuple):
-    """What each of T steps did in each beam it kept."""
+class Step(NamedTuple):
+    """What a step did in each beam it kept."""
 
-    source: Int[Tensor, "T B K"]  # the beam it continues
-    action: Int[Tensor, "T B K"]  # the position of the merge
-    dead: Int[Tensor, "T B K 3"]  # candidates that left: left neighbour, the chosen one, right neighbour
-    born: Int[Tensor, "T B K 2"]  # the new candidates left and right of the new node
-    normaliser: Float[Tensor, "T B K"]  # log Σ exp over the candidates it chose from; +inf where nothing happened
+    source: Int[Tensor, "B K"]  # the beam it continues
+    action: Int[Tensor, "B K"]  # the position of the merge
+    dead: Int[Tensor, "B K 3"]  # candidates that left: left neighbour, the chosen one, right neighbour
+    born: Int[Tensor, "B K 2"]  # the new candidates left and right of the new node
+    normaliser: Float[Tensor, "B K"]  # log Σ exp over the candidates it chose from; +inf where nothing happened
 
 
 class Choice(NamedTuple):
@@ -97,7 +96,7 @@ class Choice(NamedTuple):
 
     rows: Int[Tensor, "B K W"]
     columns: Int[Tensor, "B K J"]
-    forests: Int[Tensor, "B KJ"]
+    forests: Int[Tensor, "B KJ"] | None
     order: Int[Tensor, "B K"]
 
 
@@ -105,7 +104,7 @@ class Trace(NamedTuple):
     """A finished search."""
 
     pool: Pool
-    steps: Steps
+    steps: list[Step]
     choices: list[Choice]  # only where duplicates are merged
     scores: Float[Tensor, "B K"]
     roots: Int[Tensor, "B K"]  # numbers of the last nodes
@@ -117,31 +116,21 @@ def search(request: Request) -> Trace:
     K, M = request.beam_size, request.candidates
     pool = Pool(request, size=B * (N + M + 2 * K * request.steps))
     rows = first_rows(pool)  # (B, K, M+2)
-    scores = request.start_scores()
-    forests = rows.new_zeros(B, K)
-    shape = (request.steps, B, K)
-    steps = Steps(
-        rows.new_empty(shape),
-        rows.new_empty(shape),
-        rows.new_empty(*shape, 3),
-        rows.new_empty(*shape, 2),
-        scores.new_empty(shape),
-    )
-    choices = []
+    scores, forests = request.start_scores(), None
+    noise = Noise(request)
+    steps, choices = [], []
     for number in range(request.steps):
         active = request.active[:, number, None]  # (B, 1)
-        proposal = propose(pool, rows, scores, forests)
-        order = choose(proposal.scores, K, request.beam_noise(scores))  # (B, K)
+        candidate_noise, beam_noise = noise.at(number)
+        proposal = propose(pool, rows, scores, forests, candidate_noise)
+        order = choose(proposal.scores, K, None if beam_noise is None else beam_noise.flatten(1))  # (B, K)
         if request.duplicates == "merge":
             choices.append(Choice(rows, proposal.columns, proposal.forests, order))
         shift = shift_rows(pool, rows, proposal, order, active)
         born = pool.compose(shift.left, shift.right, shift.present)  # (B, K, 2)
         rows = shift.rows.scatter_(2, shift.columns, born)
-        done = (shift.source, shift.action, shift.dead, born, shift.normaliser)
-        for field, value in zip(steps, done, strict=True):
-            field[number] = value
-        scores = proposal.scores.gather(1, order).where(active, scores)
-        forests = proposal.forests.gather(1, order).where(active, forests)
+        steps.append(Step(shift.source, shift.action, shift.dead, born, shift.normaliser))
+        scores, forests = proposal.keep(order, active, scores, forests)
     return Trace(pool, steps, choices, scores, roots(pool, rows))
 
 
@@ -168,47 +157,63 @@ class Proposal(NamedTuple):
     columns: Int[Tensor, "B K J"]  # where in its row each beam may merge
     log_p: Float[Tensor, "B K J"]
     scores: Float[Tensor, "B KJ"]
-    forests: Int[Tensor, "B KJ"]
+    forests: Int[Tensor, "B KJ"] | None  # what each would have built, see duplicates.py; None where it is not asked
+
+    def keep(
+        self,
+        order: Int[Tensor, "B K"],
+        active: Bool[Tensor, "B 1"],
+        scores: Float[Tensor, "B K"],
+        forests: Int[Tensor, "B K"] | None,
+    ) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"] | None]:
+        """Scores and forests of the beams after these continuations were kept."""
+        if self.forests is not None:
+            new = self.forests.gather(1, order)
+            forests = new if forests is None else new.where(active, forests)
+        return self.scores.gather(1, order).where(active, scores), forests
 
 
 def propose(
-    pool: Pool, rows: Int[Tensor, "B K W"], scores: Float[Tensor, "B K"], forests: Int[Tensor, "B K"]
+    pool: Pool,
+    rows: Int[Tensor, "B K W"],
+    scores: Float[Tensor, "B K"],
+    forests: Int[Tensor, "B K"] | None,
+    noise: Float[Tensor, "B K M"] | None,
 ) -> Proposal:
     """The first operator: each beam's best candidates."""
-    request, M = pool.request, rows.shape[2] - 2
+    request = pool.request
     log_p = pool.logits.take(rows).log_softmax(-1)  # (B, K, W)
-    noise = request.candidate_noise(scores)
-    J = min(request.beam_size, M)
+    J = min(request.beam_size, rows.shape[2] - 2)
     columns = choose(log_p[..., 1:-1], J, noise) + 1  # (B, K, J)
     log_p = log_p.gather(2, columns)  # (B, K, J)
-    new_forests = forests.repeat_interleave(J, dim=1)  # (B, K·J)
+    new_scores, new_forests = (scores.unsqueeze(2) + log_p).flatten(1), None
     if request.duplicates != "keep":
         links = pool.links[rows.gather(2, columns)].flatten(1, 2)  # (B, K·J, 5)
-        new_forests = new_forests + span_hash(links[..., START], links[..., END])
-    new_scores = resolve((scores.unsqueeze(2) + log_p).flatten(1), new_forests, request.duplicates)
+        new_forests = span_hash(links[..., START], links[..., END])
+        if forests is not None:
+            new_forests = new_forests + forests.repeat_interleave(J, dim=1)
+        new_scores = resolve(new_scores, new_forests, request.duplicates)
     return Proposal(columns, log_p, new_scores, new_forests)
 
 
 def choose(
-    scores: Float[Tensor, "B *beams m"], k: int, noise: Float[Tensor, "B K width"] | None
-) -> Int[Tensor, "B *beams k"]:
-    """Indices of the k best, under noise if there is any (which makes ties impossible)."""
-    if noise is None:
-        return topk.rank(scores, k)
-    noise = noise[..., : scores.shape[-1]] if scores.dim() == noise.dim() else noise.flatten(1)
-    return (scores + noise).topk(k).indices
+    scores: Float[Tensor, "*batch m"], k: int, noise: Float[Tensor, "*batch width"] | None
+) -> Int[Tensor, "*batch k"]:
+    """Indices of the k best, under noise if there is any, which leaves no ties (and may be wider than the scores)."""
+    return topk.rank(scores, k) if noise is None else (scores + noise[..., : scores.shape[-1]]).topk(k).indices
 
 
 def rescore(
     logits: Float[Tensor, "B K W"],
     scores: Float[Tensor, "B K"],
     columns: Int[Tensor, "B K J"],
-    forests: Int[Tensor, "B KJ"],
+    forests: Int[Tensor, "B KJ"] | None,
     duplicates: Duplicates,
 ) -> Float[Tensor, "B KJ"]:
     """The scores of a proposal again, differentiably."""
     log_p = logits.log_softmax(-1).gather(2, columns)  # (B, K, J)
-    return resolve((scores.unsqueeze(2) + log_p).flatten(1), forests, duplicates)
+    new_scores = (scores.unsqueeze(2) + log_p).flatten(1)
+    return new_scores if forests is None else resolve(new_scores, forests, duplicates)
 
 
 class Shift(NamedTuple):
@@ -234,14 +239,14 @@ def shift_rows(
 ) -> Shift:
     """Carry out kept continuations. Where a sample is finished or a beam empty, nothing changes."""
     W, J = rows.shape[2], proposal.columns.shape[2]
-    moving = active & proposal.scores.gather(1, order).isfinite()  # (B, k)
-    source = (order // J).where(active, torch.arange(order.shape[1], device=order.device))
+    moving = active & (proposal.scores.gather(1, order) > -torch.inf)  # (B, k)
+    source = (order // J).where(active, pool.numbers[: order.shape[1]])
     column = proposal.columns.flatten(1).gather(1, order).where(moving, W).unsqueeze(2)  # W: right of everything
     rows = rows.gather(1, source.unsqueeze(2).expand(-1, -1, W))  # (B, k, W)
     around = torch.cat((column - 1, column, column + 1), dim=2).clamp(max=W - 1)  # (B, k, 3)
     dead = rows.gather(2, around)
-    left, chosen, right = dead.unbind(2)
-    rows[..., :-1] = rows[..., 1:].where(torch.arange(W - 1, device=rows.device) > column, rows[..., :-1])
+    chosen, links = dead[..., 1], pool.links[dead]  # (B, k), (B, k, 3, 5)
+    rows[..., :-1] = rows[..., 1:].where(pool.numbers[: W - 1] > column, rows[..., :-1])
     return Shift(
         source,
         column.squeeze(2) - 1,
@@ -249,7 +254,7 @@ def shift_rows(
         (pool.logits.take(chosen) - proposal.log_p.flatten(1).gather(1, order)).where(moving, torch.inf),
         rows,
         around[..., :2],
-        torch.stack((pool.links[left][..., LEFT], chosen), dim=2),
-        torch.stack((chosen, pool.links[right][..., RIGHT]), dim=2),
+        torch.stack((links[..., 0, LEFT], chosen), dim=2),
+        torch.stack((chosen, links[..., 2, RIGHT]), dim=2),
         dead[..., ::2] != pool.absent,
     )

@@ -1,0 +1,83 @@
+"""The engines on a CUDA device."""
+
+import pytest
+import torch
+
+from beamtree.engine import onesoft, search
+from beamtree.engine.base import Request
+from support import ENCODER_IDS, ENCODERS, assert_same, everything, inputs, make
+
+pytestmark = pytest.mark.gpu
+encoders = pytest.mark.parametrize(("name", "options"), ENCODERS, ids=ENCODER_IDS)
+
+
+def on_cpu(result):
+    numbers, nodes, trees = result
+    return {k: v.cpu() for k, v in numbers.items()}, type(nodes)(*(t.cpu() for t in nodes)), trees
+
+
+@encoders
+@pytest.mark.parametrize("engine", ["reference", "torch"])
+def test_a_gpu_computes_what_a_cpu_does(name, options, engine):
+    x, lengths = inputs([17, 12, 3, 2, 1])
+    expected = everything(make(name, "reference", stochastic=False, **options), x, lengths)
+    encoder = make(name, engine, stochastic=False, **options).cuda()
+    assert_same(expected, on_cpu(everything(encoder, x.cuda(), lengths.cuda())), atol=1e-10)
+
+
+@encoders
+@pytest.mark.parametrize("duplicates", ["keep", "merge"])
+def test_engines_agree_under_the_same_noise_and_dropout(name, options, duplicates):
+    x, lengths = inputs([40, 25, 4, 2, 1])
+    results = []
+    for engine in ("reference", "torch"):
+        encoder = make(name, engine, dropout=0.2, duplicates=duplicates, **options).cuda()
+        results.append(everything(encoder, x.cuda(), lengths.cuda()))
+    assert_same(*results, atol=1e-10)
+
+
+@encoders
+def test_engines_agree_in_float32(name, options):
+    x, lengths = inputs([60, 33], dim=16, dtype=torch.float32)
+    results = []
+    for engine in ("reference", "torch"):
+        encoder = make(name, engine, dim=16, dtype=torch.float32, **options).cuda()
+        results.append(everything(encoder, x.cuda(), lengths.cuda()))
+    assert_same(*results, atol=5e-4)
+
+
+@pytest.mark.parametrize("soft", [None, "paper"])
+def test_a_search_never_synchronises(soft):
+    encoder = make("bt-grc").cuda()
+    leaves, lengths = torch.randn(2, 12, 6, dtype=torch.float64).cuda(), torch.full((2,), 12).cuda()
+    request = Request(leaves, lengths, encoder.cell, encoder.scorer, 3, soft=soft, stochastic=True)
+    run = (onesoft if soft else search).search
+    run(request)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        run(request)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@encoders
+def test_bfloat16_autocast_stays_close(name, options):
+    x, lengths = (t.cuda() for t in inputs([5, 4], dim=32, dtype=torch.float32))
+    beam_size = 4 if "mix" in options else 24
+    encoder = make(name, dim=32, beam_size=beam_size, stochastic=False, dtype=torch.float32, **options).cuda()
+    exact = encoder(x, lengths).state
+    with torch.autocast("cuda", torch.bfloat16):
+        close = encoder(x, lengths).state
+    torch.testing.assert_close(close, exact, atol=0.05, rtol=0.05)
+    expected = torch.autograd.grad(exact.sin().sum(), tuple(encoder.parameters()))
+    found = torch.autograd.grad(close.sin().sum(), tuple(encoder.parameters()))
+    for a, b in zip(found, expected, strict=True):
+        assert (a - b).norm() <= 0.05 * b.norm() + 1e-3
+
+
+@encoders
+def test_a_seeded_pass_repeats_exactly(name, options):
+    x, lengths = (t.cuda() for t in inputs([30, 9]))
+    encoder = make(name, dropout=0.2, **options).cuda()
+    states = [encoder(x, lengths, generator=torch.Generator("cuda").manual_seed(1)).state for _ in range(2)]
+    assert torch.equal(*states)

@@ -1,0 +1,79 @@
+"""The names users build on. A change here is a change of the interface."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import beamtree
+from beamtree.encoders import options
+
+COMMON = ["dim", "beam_size", "dropout", "stochastic", "engine", "duplicates", "check_nan"]
+
+
+def test_public_names() -> None:
+    assert sorted(beamtree.__all__) == [
+        "Beams",
+        "Encoding",
+        "GRC",
+        "Nodes",
+        "SoftTopK",
+        "TopK",
+        "Tree",
+        "TreeLSTM",
+        "encoder",
+        "encoders",
+        "onesoft_topk",
+        "plain_topk",
+        "stochastic_topk",
+    ]
+    assert all(hasattr(beamtree, name) for name in beamtree.__all__)
+
+
+def test_encoders_are_listed_in_the_papers_order() -> None:
+    assert beamtree.encoders() == ["bt-grc", "bt-lstm", "bt-grc-onesoft"]
+
+
+@pytest.mark.parametrize(
+    ("name", "own"), [("bt-grc", []), ("bt-lstm", []), ("bt-grc-onesoft", ["mix"])], ids=beamtree.encoders()
+)
+def test_options_of_an_encoder(name: str, own: list[str]) -> None:
+    assert options(name) == COMMON + own
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        (beamtree.Encoding, ["state", "beams"]),
+        (beamtree.Beams, ["log_probs", "chart", "lengths", "dim"]),
+        (beamtree.Nodes, ["states", "spans", "mask"]),
+        (beamtree.TopK, ["scores", "indices", "payloads"]),
+        (beamtree.SoftTopK, ["scores", "indices", "payloads", "weights"]),
+    ],
+)
+def test_fields_of_a_result(kind: type, names: list[str]) -> None:
+    found = [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else kind._fields
+    assert list(found) == names
+
+
+@pytest.mark.parametrize("name", ["trees", "distinct", "nodes"])
+def test_beams_offer(name: str) -> None:
+    assert hasattr(beamtree.Beams, name)
+
+
+def test_importing_beamtree_imports_no_tools() -> None:
+    """Training, the command line and plots load what they need when they are used."""
+    tools = ("lightning", "typer", "rich", "matplotlib")
+    script = f"import sys, beamtree; print([name for name in {tools} if name in sys.modules])"
+    source = str(Path(beamtree.__file__).parents[1])
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.strip() == "[]"
