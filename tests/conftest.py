@@ -60,3 +60,12 @@ def uninitialised_memory_is_nan():
         patch.setattr(torch, "empty_like", nan_filled(torch.empty_like))
         patch.setattr(torch.Tensor, "new_empty", nan_filled(torch.Tensor.new_empty))
         yield
+
+
+@pytest.fixture
+def shape_checks_off():
+    """As for users: the checks that tests run under would object first, in words for developers."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)

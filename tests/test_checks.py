@@ -1,9 +1,7 @@
 """What a user can get wrong is told in one line: the argument, its value, what is allowed, before any work."""
 
 import re
-from collections.abc import Iterator
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -15,14 +13,7 @@ B, N, D = 2, 3, 4
 NAN = float("nan")
 ENCODERS = pytest.mark.parametrize("name", beamtree.encoders())
 
-
-@pytest.fixture(autouse=True)
-def shape_checks_off() -> Iterator[None]:
-    """As for users: the checks that tests run under would object first, in words for developers."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
+pytestmark = pytest.mark.usefixtures("shape_checks_off")
 
 
 def whole(text: str) -> str:
@@ -66,6 +57,16 @@ BAD_INPUTS = [
         torch.tensor([3, 3]),
         "x is a tensor of torch.int64: it must be a floating-point tensor of shape (B, N, 4)",
     ),
+    (
+        vectors(B, N, D).double(),
+        torch.tensor([3, 3]),
+        "x is of torch.float64 and the encoder of torch.float32: convert one of them with .to(...)",
+    ),
+    (
+        vectors(B, N, D).to("meta"),
+        torch.tensor([3, 3]),
+        "x is on meta and the encoder on cpu: move one of them with .to(...)",
+    ),
     ([[[0.0] * D]], torch.tensor([1]), "x is of type list: it must be a floating-point tensor of shape (B, N, 4)"),
     (
         vectors(0, N, D),
@@ -103,6 +104,8 @@ BAD_SETTINGS = [
     ("dropout", -0.1, f"dropout is -0.1: {RATE}"),
     ("dropout", NAN, f"dropout is nan: {RATE}"),
     ("dropout", "0.1", f"dropout is '0.1': {RATE}"),
+    ("stochastic", "no", "stochastic is 'no': it must be True or False"),
+    ("check_nan", 1, "check_nan is 1: it must be True or False"),
     ("engine", "trch", "unknown engine 'trch' (did you mean 'torch'?); known: auto, reference, torch"),
     ("engine", "cuda", "unknown engine 'cuda'; known: auto, reference, torch"),
     ("duplicates", "merged", "unknown duplicates 'merged' (did you mean 'merge'?); known: keep, drop, merge"),

@@ -264,7 +264,7 @@ def test_onesoft_cannot_average_integers(hard: bool) -> None:
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("k", [-1, 0, 6])
 def test_k_must_be_between_1_and_the_number_of_scores(operator: Callable[..., TopK], k: int) -> None:
-    with pytest.raises(ValueError, match=f"k = {k} with 5 scores: k must be between 1 and their number"):
+    with pytest.raises(ValueError, match=f"k = {k} with 5 scores: k must be an integer between 1 and their number"):
         operator(torch.zeros(2, 5), k)
 
 
@@ -275,3 +275,17 @@ def test_a_payload_must_begin_with_the_shape_of_the_scores(operator: Callable[..
         operator(torch.zeros(2, 5), 2, torch.zeros(2, 5, 1), torch.zeros(shape))
     assert f"has shape {shape}:" in str(error.value)
     assert str(error.value).endswith("(2, 5)")
+
+
+@pytest.mark.usefixtures("shape_checks_off")
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("scores", [torch.tensor(1.0), torch.tensor([1, 2])], ids=["one number", "integers"])
+def test_scores_must_be_rows_of_floats(operator: Callable[..., TopK], scores: Tensor) -> None:
+    with pytest.raises(ValueError, match=r"they must be floats of shape \(…, m\)"):
+        operator(scores, 1)
+
+
+def test_what_has_no_part_in_the_mixture_may_be_anything() -> None:
+    """An absent entry's payload, or a kept one's, does not reach the average."""
+    best = onesoft_topk(torch.tensor([1.0, 0.0, -torch.inf]), 2, torch.tensor([torch.inf, 2.0, torch.nan]))
+    assert best.payloads[0].tolist() == [torch.inf, 2]

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -21,21 +22,30 @@ def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
 
 
 def check_integer(name: str, value: object, at_least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < at_least:
         raise ValueError(f"{name} is {value!r}: it must be an integer of at least {at_least}")
 
 
 def check_rate(name: str, value: object) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= float(value) < 1:
         raise ValueError(f"{name} is {value!r}: it must be a number from 0 up to but not including 1")
 
 
-def check_inputs(x: Tensor, lengths: Tensor, dim: int, nan: bool = False) -> None:
-    """Inputs of an encoder: x (B, N, dim) of floats, lengths (B,) of integers between 1 and N."""
+def check_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}: it must be True or False")
+
+
+def check_inputs(x: Tensor, lengths: Tensor, dim: int, weight: Tensor, nan: bool = False) -> None:
+    """Inputs of an encoder: x (B, N, dim) of floats like its weights, lengths (B,) of integers between 1 and N."""
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise ValueError(f"x is {_kind(x)}: it must be a floating-point tensor of shape (B, N, {dim})")
     if x.dim() != 3 or x.shape[2] != dim:
         raise ValueError(f"x has shape {tuple(x.shape)}: it must be (B, N, {dim}), {dim} being the encoder's dim")
+    if x.device != weight.device:
+        raise ValueError(f"x is on {x.device} and the encoder on {weight.device}: move one of them with .to(...)")
+    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise ValueError(f"x is of {x.dtype} and the encoder of {weight.dtype}: convert one of them with .to(...)")
     if 0 in x.shape:
         raise ValueError(f"x has shape {tuple(x.shape)}: it must hold at least one sample of at least one vector")
     if not isinstance(lengths, Tensor) or lengths.dtype not in (torch.int64, torch.int32):

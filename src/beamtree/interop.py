@@ -38,15 +38,16 @@ def load_official(encoder: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
     """Load an encoder's state dict of the published code. Nothing is changed unless all of it fits."""
     names = official_names(encoder)
     own = dict(encoder.named_parameters())
+    weights = {name: torch.as_tensor(value) for name, value in state_dict.items()}  # numpy arrays will do
     problems = [f"missing {name}" for name in names if name not in state_dict]
     problems += [f"unexpected {name}" for name in state_dict if name not in names]
     for theirs, ours in names.items():
-        if theirs in state_dict and tuple(state_dict[theirs].shape) != tuple(own[ours].shape):
+        if theirs in weights and tuple(weights[theirs].shape) != tuple(own[ours].shape):
             problems.append(
-                f"{theirs} has shape {tuple(state_dict[theirs].shape)}, this encoder needs {tuple(own[ours].shape)}"
+                f"{theirs} has shape {tuple(weights[theirs].shape)}, this encoder needs {tuple(own[ours].shape)}"
             )
     if problems:
         raise ValueError(f"the state dict does not fit this encoder: {'; '.join(problems)}")
     with torch.no_grad():
         for theirs, ours in names.items():
-            own[ours].copy_(state_dict[theirs])
+            own[ours].copy_(weights[theirs])

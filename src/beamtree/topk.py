@@ -115,12 +115,16 @@ def _take(scores: Tensor, indices: Tensor, payloads: tuple[Tensor, ...]) -> TopK
 def _mix(weights: Float[Tensor, "*batch m"], payload: Tensor) -> Tensor:
     """Weighted sum over the payload's m axis, which stays with size 1."""
     flat = payload.reshape(*weights.shape, -1)  # (…, m, r)
+    flat = flat.masked_fill((weights == 0).unsqueeze(-1), 0)  # what has no part may be inf or NaN
     return (weights.unsqueeze(-2).to(flat.dtype) @ flat).view(*weights.shape[:-1], 1, *payload.shape[weights.dim() :])
 
 
 def _check(scores: Tensor, k: int, payloads: tuple[Tensor, ...]) -> None:
-    if not 1 <= k <= scores.shape[-1]:
-        raise ValueError(f"k = {k} with {scores.shape[-1]} scores: k must be between 1 and their number")
+    if not scores.is_floating_point() or scores.dim() == 0:
+        kind = f"of {scores.dtype} and shape {tuple(scores.shape)}"
+        raise ValueError(f"scores are {kind}: they must be floats of shape (…, m)")
+    if not isinstance(k, int) or not 1 <= k <= scores.shape[-1]:
+        raise ValueError(f"k = {k} with {scores.shape[-1]} scores: k must be an integer between 1 and their number")
     for number, payload in enumerate(payloads):
         if payload.shape[: scores.dim()] != scores.shape:
             raise ValueError(

@@ -43,6 +43,6 @@ def encoder(name: str, **settings: Any) -> nn.Module:
 
 
 def _find(name: str) -> partial[BeamTree]:
-    if name not in _ENCODERS:
+    if not isinstance(name, str) or name not in _ENCODERS:
         raise ValueError(unknown("encoder", name, encoders()))
     return _ENCODERS[name]

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from beamtree import engine as engines
 from beamtree.beams import Beams, Encoding
 from beamtree.cells import GRC, Cell, TreeLSTM
-from beamtree.checks import check_choice, check_inputs, check_integer, check_rate
+from beamtree.checks import check_choice, check_flag, check_inputs, check_integer, check_rate
 from beamtree.dropout import NodeDropout
 from beamtree.engine.base import Chart, Duplicates, Mix, Request
 
@@ -61,6 +61,8 @@ class BeamTree(nn.Module):
         check_integer("dim", dim, at_least=1)
         check_integer("beam_size", beam_size, at_least=1)
         check_rate("dropout", dropout)
+        check_flag("stochastic", stochastic)
+        check_flag("check_nan", check_nan)
         check_choice("engine", engine, ("auto", *engines.ENGINES))
         check_choice("duplicates", duplicates, ("keep", "drop", "merge"))
         check_choice("cell", cell, tuple(CELLS))
@@ -80,7 +82,8 @@ class BeamTree(nn.Module):
     ) -> Encoding:
         """`generator` makes the noise and dropout of a training pass repeatable; without it they come from PyTorch's
         global one."""
-        check_inputs(x, lengths, self.dim, self.check_nan)
+        check_inputs(x, lengths, self.dim, self.scorer.weight, self.check_nan)
+        lengths = lengths.long()
         padding = torch.arange(x.shape[1], device=x.device) >= lengths.unsqueeze(1)  # (B, N)
         leaves = self.leaf(x.masked_fill(padding.unsqueeze(-1), 0))  # (B, N, S)
         if leaves.dtype in (torch.bfloat16, torch.float16):  # autocast: products in half precision, states in full
