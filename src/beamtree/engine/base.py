@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from beamtree.cells import Cell
 from beamtree.dropout import NodeDropout
-from beamtree.topk import gumbel
+from beamtree.topk import gumbel, rank
 
 Mix = Literal["paper", "official"]
 Duplicates = Literal["keep", "drop", "merge"]
@@ -112,6 +112,15 @@ class Noise:
             self.drawn = candidates, beams
         candidates, beams = (noise[step % self.STEPS] for noise in self.drawn)
         return candidates, None if request.soft else beams
+
+
+def choose(
+    scores: Float[Tensor, "*batch m"], k: int, noise: Float[Tensor, "*batch width"] | None
+) -> Int[Tensor, "*batch k"]:
+    """Indices of the k best, under noise if there is any (which may be wider than the scores)."""
+    if noise is None:
+        return rank(scores.detach(), k)
+    return (scores.detach() + noise[..., : scores.shape[-1]]).topk(k).indices  # noise leaves no ties
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from beamtree.engine.base import Chart
-from beamtree.engine.search import END, START, Pool, Trace
+from beamtree.engine.pool import END, START, Pool
+from beamtree.engine.search import Trace
 
 
 class Lineages(NamedTuple):

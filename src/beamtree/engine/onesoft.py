@@ -26,19 +26,8 @@ from beamtree.engine.adjoint import BATCH, adjoint
 from beamtree.engine.autocast import Autocast
 from beamtree.engine.base import Chart, Mix, Noise, Request
 from beamtree.engine.lineage import along, make_chart, slots_after, stack
-from beamtree.engine.search import (
-    LEFT,
-    RIGHT,
-    SAMPLE,
-    START,
-    Choice,
-    Pool,
-    first_rows,
-    propose,
-    rescore,
-    roots,
-    shift_rows,
-)
+from beamtree.engine.pool import LEFT, RIGHT, SAMPLE, START, Pool
+from beamtree.engine.search import Choice, first_rows, propose, rescore, roots, shift_rows
 
 
 class SoftStep(NamedTuple):

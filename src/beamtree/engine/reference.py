@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from beamtree import topk
-from beamtree.engine.base import Chart, Noise, Request
+from beamtree.engine.base import Chart, Noise, Request, choose
 from beamtree.engine.duplicates import resolve, span_hash
 
 
@@ -82,14 +82,6 @@ def log_probabilities(request: Request, parents: Float[Tensor, "B K m S"], step:
     left = (request.lengths - 1 - step).clamp(min=1).view(-1, 1, 1)  # (B, 1, 1)
     absent = torch.arange(parents.shape[2], device=parents.device) >= left
     return request.score(parents).masked_fill(absent, -torch.inf).log_softmax(-1)
-
-
-def choose(
-    scores: Float[Tensor, "*batch m"], k: int, noise: Float[Tensor, "*batch width"] | None
-) -> Int[Tensor, "*batch k"]:
-    """Indices of the k best, under noise if there is any (which may be wider than the scores)."""
-    scores = scores.detach()
-    return topk.rank(scores if noise is None else scores + noise[..., : scores.shape[-1]], k)
 
 
 def replace(

@@ -19,8 +19,9 @@ from beamtree.engine.adjoint import BATCH, adjoint
 from beamtree.engine.autocast import Autocast
 from beamtree.engine.base import Chart, Request
 from beamtree.engine.lineage import Lineages, make_chart, trace_back
+from beamtree.engine.pool import END, LEFT, RIGHT, SAMPLE, START, Pool
 from beamtree.engine.score_gradient import candidates, coefficients, linear, merged
-from beamtree.engine.search import END, LEFT, RIGHT, SAMPLE, START, Pool, Trace, search
+from beamtree.engine.search import Trace, search
 
 
 def encode(request: Request) -> Chart:

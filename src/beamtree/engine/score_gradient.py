@@ -24,7 +24,8 @@ from torch import Tensor
 
 from beamtree.engine.base import Duplicates
 from beamtree.engine.lineage import Lineages
-from beamtree.engine.search import Choice, Pool, rescore
+from beamtree.engine.pool import Pool
+from beamtree.engine.search import Choice, rescore
 
 
 def linear(
