@@ -9,8 +9,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-_LOW32 = 0xFFFFFFFF
-
 
 class NodeDropout:
     """Masks for the nodes of one forward pass, already scaled by 1 / (1 − rate)."""
@@ -18,31 +16,25 @@ class NodeDropout:
     def __init__(self, rate: float, width: int, like: Tensor, generator: torch.Generator | None = None) -> None:
         """Draws the seed of this pass. `like` gives the masks' type and device."""
         self.dtype, self.scale = like.dtype, 1 / (1 - rate)
-        self.threshold = round(rate * 2**16)
-        self.seed = torch.randint(2**31, (), device=like.device, generator=generator)
+        self.threshold = round(rate * 2**16) - 2**15
+        seed = torch.randint(2**31 - 1, (), device=like.device, generator=generator, dtype=torch.int32)
         # One 32-bit hash decides two numbers of the mask, 16 bits each.
-        halves = (width + 1) // 2
-        self.offsets = torch.arange(halves, device=like.device) * 0x9E3779B1 & _LOW32
+        self.offsets = torch.arange((width + 1) // 2, device=like.device, dtype=torch.int32) * 0x1E3779B1 + seed
+        self.factors = torch.tensor((0x2545F491, 0x3C6EF373, 0x1B873593, 0x6C62272F), device=like.device)
         self.width = width
 
-    def mask(
-        self,
-        sample: Int[Tensor, "*nodes"],
-        start: Int[Tensor, "*nodes"],
-        split: Int[Tensor, "*nodes"],
-        end: Int[Tensor, "*nodes"],
-    ) -> Float[Tensor, "*nodes width"]:
-        """The masks of the nodes that join the spans [start, split) and [split, end) of their samples."""
+    def mask(self, left: Int[Tensor, "*nodes 3"], right: Int[Tensor, "*nodes 3"]) -> Float[Tensor, "*nodes width"]:
+        """The masks of the nodes that join these spans; a span is (sample, start, end)."""
         # Large odd factors keep the sums of different nodes apart; the hash then makes them unlike each other.
-        key = self.seed + sample * 0x2545F491 + start * 0x3C6EF373 + split * 0x1B873593 + end * 0x6C62272F
-        words = mix(mix(key & _LOW32).unsqueeze(-1) + self.offsets & _LOW32)  # (…, ⌈width / 2⌉)
-        numbers = torch.cat((words & 0xFFFF, words >> 16), dim=-1)[..., : self.width]
-        return (numbers >= self.threshold).to(self.dtype) * self.scale
+        key = (torch.cat((left, right[..., 2:]), dim=-1) * self.factors).sum(-1, keepdim=True)
+        words = mix(key.int() + self.offsets)  # (…, ⌈width / 2⌉)
+        numbers = words.view(torch.int16)[..., : self.width]  # uniform over all of int16
+        return (numbers >= self.threshold).to(self.dtype).mul_(self.scale)
 
 
-def mix(x: Tensor) -> Tensor:
-    """A hash of 32-bit numbers held in int64: every input bit moves every output bit about half the time.
-    Both constants are below 2³¹, so that no product leaves int64."""
-    x = (x ^ (x >> 16)) * 0x21F0AAAD & _LOW32
-    x = (x ^ (x >> 15)) * 0x735A2D97 & _LOW32
-    return x ^ (x >> 15)
+def mix(x: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+    """A hash of 32-bit integers: every input bit moves every output bit about half the time. Products wrap around;
+    a shift to the right brings in copies of the sign, which the masks take away again."""
+    x = (x >> 16).bitwise_and_(0xFFFF).bitwise_xor_(x).mul_(0x21F0AAAD)
+    x = (x >> 15).bitwise_and_(0x1FFFF).bitwise_xor_(x).mul_(0x735A2D97)
+    return (x >> 15).bitwise_and_(0x1FFFF).bitwise_xor_(x)

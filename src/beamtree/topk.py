@@ -52,7 +52,8 @@ def stochastic_topk(
 
 def onesoft_topk(scores: Float[Tensor, "*batch m"], k: int, *payloads: Tensor, hard: bool = False) -> SoftTopK:
     """OneSoft: the k−1 best entries stay as they are; all the others become one, their average under
-    softmax(scores), for payloads and scores alike. So every entry receives a gradient.
+    softmax(scores), for payloads and scores alike. So every entry receives a gradient. Payloads must be finite, also
+    those of entries that are not there.
 
     With `hard` (for inference) it is the plain top-k.
     """
@@ -69,11 +70,11 @@ def onesoft_topk(scores: Float[Tensor, "*batch m"], k: int, *payloads: Tensor, h
 def soften(scores: Float[Tensor, "*batch m"], order: Int[Tensor, "*batch k"], *payloads: Tensor) -> SoftTopK:
     """OneSoft for a known ranking: its first k−1 stay, everything else is averaged."""
     top = _take(scores, order[..., :-1], payloads)
-    absent = scores.isneginf().scatter(-1, order[..., :-1], True)  # (…, m) not part of the mixture
+    rest = scores.scatter(-1, order[..., :-1], -torch.inf)  # (…, m)
+    absent = rest.isneginf()
     empty = absent.all(-1, keepdim=True)  # (…, 1)
-    weights = scores.masked_fill(absent & ~empty, -torch.inf).masked_fill(empty, 0).softmax(-1)
-    weights = weights.masked_fill(absent, 0)  # also where the mixture is empty
-    score = (weights * scores.masked_fill(absent, 0)).sum(-1, keepdim=True).masked_fill(empty, -torch.inf)
+    weights = rest.masked_fill(empty, 0).softmax(-1).masked_fill(absent, 0)
+    score = (weights * rest.masked_fill(absent, 0)).sum(-1, keepdim=True).masked_fill(empty, -torch.inf)
     mixed = (_mix(weights, payload) for payload in payloads)
     return SoftTopK(
         torch.cat((top.scores, score), dim=-1),
@@ -92,7 +93,7 @@ def gumbel(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | No
 
 def rank(scores: Float[Tensor, "*batch m"], k: int) -> Int[Tensor, "*batch k"]:
     """Indices of the k largest scores, equal ones by index. `torch.topk` leaves ties to chance."""
-    if scores.dtype != torch.float32:
+    if scores.dtype != torch.float32 or scores.shape[-1] <= 64:  # a short row is sorted at once
         return scores.sort(dim=-1, descending=True, stable=True).indices[..., :k]
     # A float32 and an index fit one int64 whose order is the order wanted: the bits of a positive float grow with
     # it, those of a negative one fall, and + 0.0 makes one zero of the two.
@@ -115,7 +116,6 @@ def _take(scores: Tensor, indices: Tensor, payloads: tuple[Tensor, ...]) -> TopK
 def _mix(weights: Float[Tensor, "*batch m"], payload: Tensor) -> Tensor:
     """Weighted sum over the payload's m axis, which stays with size 1."""
     flat = payload.reshape(*weights.shape, -1)  # (…, m, r)
-    flat = flat.masked_fill((weights == 0).unsqueeze(-1), 0)  # what has no part may be inf or NaN
     return (weights.unsqueeze(-2).to(flat.dtype) @ flat).view(*weights.shape[:-1], 1, *payload.shape[weights.dim() :])
 
 

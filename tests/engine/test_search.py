@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from beamtree import Tree
-from beamtree.engine import onesoft, search
+from beamtree.engine import search, soft_search
 from beamtree.engine.base import Request
 from support import ENCODER_IDS, ENCODERS, action_sequences, algorithm_2, follow, inputs, make
 
@@ -115,7 +115,7 @@ SYNCHRONISING = {"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "maske
 def test_a_search_never_waits_for_a_result(soft, options):
     asked = request(9, 3, soft, **options)
     with Operators() as seen:
-        (onesoft if soft else search).search(asked)
+        (soft_search if soft else search).search(asked)
     names = {name for name, _ in seen.calls}
     assert len(seen.calls) > 100
     assert not names & SYNCHRONISING

@@ -6,12 +6,12 @@
 
 from collections.abc import Callable
 
-from beamtree.engine import onesoft, reference, replay
+from beamtree.engine import reference, replay, soft_replay
 from beamtree.engine.base import Chart, Request
 
 
 def _torch(request: Request) -> Chart:
-    return onesoft.encode(request) if request.soft else replay.encode(request)
+    return soft_replay.encode(request) if request.soft else replay.encode(request)
 
 
 ENGINES: dict[str, Callable[[Request], Chart]] = {"reference": reference.encode, "torch": _torch}

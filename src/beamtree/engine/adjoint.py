@@ -18,6 +18,8 @@ from beamtree.cells import GRC, Cell, TreeLSTM
 # Nodes whose inner activations are held at once: enough to fill a device, and a bound on memory.
 BATCH = 4096
 
+aten = torch.ops.aten  # for PyTorch's own derivatives of GELU, sigmoid and LayerNorm
+
 Gradients = tuple[Tensor, ...]
 
 
@@ -64,36 +66,45 @@ class GRCAdjoint(Adjoint):
     """
 
     def __init__(self, cell: GRC, left: Tensor, right: Tensor, mask: Tensor | None) -> None:
-        self.cell = cell
+        self.cell, self.mask = cell, mask
         self.children = torch.cat((left, right), dim=-1)  # (R, 2D)
-        a = cell.expand(self.children).to(left.dtype)  # (R, 4D)
-        self.inner = F.gelu(a)
-        self.d_inner = gelu_derivative(a)
-        if mask is not None:
-            self.inner, self.d_inner = self.inner * mask, self.d_inner * mask
-        z, h, c, u = cell.gates(self.inner).to(left.dtype).chunk(4, dim=-1)
-        z, h, c = z.sigmoid(), h.sigmoid(), c.sigmoid()
-        total = z * left + h * right + c * u  # (R, D)
-        variance, mean = torch.var_mean(total, dim=-1, keepdim=True, correction=0)
-        self.scale = (variance + cell.norm.eps).rsqrt()  # (R, 1)
-        self.normal = (total - mean) * self.scale
-        self.direct = torch.stack((z, h), dim=1)  # (R, 2, D)
-        self.d_gates = torch.stack(
-            (z * (1 - z) * left, h * (1 - h) * right, c * (1 - c) * u, c), dim=1
-        )  # (R, 4, D); becomes the gradient of the gates
-        self.gradient = torch.empty_like(total)
+        self.a = cell.expand(self.children).to(left.dtype)  # (R, 4D)
+        self.inner = F.gelu(self.a) if mask is None else F.gelu(self.a).mul_(mask)
+        gates = cell.gates(self.inner).to(left.dtype).view(len(left), 4, cell.dim)  # (R, 4, D)
+        self.open = gates[:, :3].sigmoid()  # σ(z), σ(h), σ(c)
+        self.update = gates[:, 3]  # u
+        z, h, c = self.open.unbind(1)
+        self.total = torch.addcmul(torch.addcmul(z * left, h, right), c, self.update)  # (R, D)
+        _, self.mean, self.scale = aten.native_layer_norm(self.total, [cell.dim], None, None, cell.norm.eps)
+        self.d_inner, self.d_gates = torch.empty_like(self.a), torch.empty_like(gates)
+        self.d_norm = [torch.zeros_like(cell.norm.weight), torch.zeros_like(cell.norm.bias)]
 
     def pull_back(self, rows: slice, gradient: Float[Tensor, "rows S"]) -> Float[Tensor, "rows 2 S"]:
-        cell = self.cell
-        self.gradient[rows] = gradient
-        normal = self.normal[rows]
-        g = gradient * cell.norm.weight
-        g = g - g.mean(-1, keepdim=True) - normal * (g * normal).mean(-1, keepdim=True)
-        total = (g * self.scale[rows]).unsqueeze(1)  # (R, 1, D)
-        gates = self.d_gates[rows].mul_(total)  # (R, 4, D)
-        inner = self.d_inner[rows].mul_(gates.flatten(1) @ cell.gates.weight)  # (R, 4D)
-        children = (inner @ cell.expand.weight).to(gradient.dtype)  # (R, 2D)
-        return torch.addcmul(children.view(len(children), 2, -1), self.direct[rows], total)
+        cell, open_ = self.cell, self.open[rows]
+        total, *d_norm = aten.native_layer_norm_backward(
+            gradient,
+            self.total[rows],
+            [cell.dim],
+            self.mean[rows],
+            self.scale[rows],
+            cell.norm.weight,
+            cell.norm.bias,
+            [True, True, True],
+        )
+        for sum_, part in zip(self.d_norm, d_norm, strict=True):
+            sum_ += part
+        total = total.unsqueeze(1)  # (R, 1, D)
+        gates = self.d_gates[rows]  # (R, 4, D)
+        torch.mul(total, self.children[rows].view(-1, 2, cell.dim), out=gates[:, :2])
+        torch.mul(total.squeeze(1), self.update[rows], out=gates[:, 2])
+        gates[:, :3] = aten.sigmoid_backward(gates[:, :3], open_)
+        torch.mul(total, open_[:, 2:], out=gates[:, 3:])
+        inner = (gates.flatten(1) @ cell.gates.weight).to(gradient.dtype)  # (R, 4D)
+        if self.mask is not None:
+            inner = inner.mul_(self.mask[rows])
+        inner = aten.gelu_backward.grad_input(inner, self.a[rows], grad_input=self.d_inner[rows])
+        children = (inner @ cell.expand.weight).to(gradient.dtype).view(len(gradient), 2, cell.dim)  # (R, 2, D)
+        return torch.addcmul(children, open_[:, :2], total)
 
     def weight_gradients(self) -> Gradients:
         d_gates = self.d_gates.flatten(1)
@@ -102,8 +113,7 @@ class GRCAdjoint(Adjoint):
             self.d_inner.sum(0),
             d_gates.mT @ self.inner,
             d_gates.sum(0),
-            (self.gradient * self.normal).sum(0),
-            self.gradient.sum(0),
+            *self.d_norm,
         )
 
 
@@ -158,9 +168,3 @@ ADJOINTS: dict[type[Cell], Callable[..., Adjoint]] = {GRC: GRCAdjoint, TreeLSTM:
 def adjoint(cell: Cell, left: Tensor, right: Tensor, mask: Tensor | None) -> Adjoint:
     """The fastest adjoint there is for this cell."""
     return ADJOINTS.get(type(cell), AutogradAdjoint)(cell, left, right, mask)
-
-
-def gelu_derivative(a: Tensor) -> Tensor:
-    """Φ(a) + a φ(a), the derivative of the exact GELU."""
-    normal = torch.exp(-0.5 * a * a) * 0.3989422804014327  # 1 / √(2π)
-    return 0.5 * (1 + torch.erf(a * 0.7071067811865476)) + a * normal  # 1 / √2

@@ -14,10 +14,10 @@ from beamtree.engine.base import Duplicates
 
 
 def span_hash(start: Int[Tensor, "*nodes"], end: Int[Tensor, "*nodes"]) -> Int[Tensor, "*nodes"]:
-    """62 well-mixed bits for a span; sums of them wrap around without harm."""
-    low = mix(mix(start + 1) + end & 0xFFFFFFFF)
-    high = mix(mix(end + 0x5BD1E995) + start & 0xFFFFFFFF)
-    return low | (high & 0x3FFFFFFF) << 32
+    """64 well-mixed bits for a span; sums of them wrap around without harm."""
+    low = mix(mix(start.int() + 1) + end.int())
+    high = mix(mix(end.int() + 0x5BD1E995) + start.int())
+    return high.long() << 32 ^ low
 
 
 def resolve(scores: Float[Tensor, "B m"], forests: Int[Tensor, "B m"], duplicates: Duplicates) -> Float[Tensor, "B m"]:

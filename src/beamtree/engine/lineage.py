@@ -11,7 +11,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from beamtree.engine.base import Chart
-from beamtree.engine.pool import END, START, Pool
+from beamtree.engine.pool import START, Pool, take
 from beamtree.engine.search import Trace
 
 
@@ -67,16 +67,9 @@ def along(slots: Int[Tensor, "T B K"], field: Shaped[Tensor, "T B K *rest"]) -> 
 
 
 def make_chart(
-    pool: Pool,
-    store: Float[Tensor, "rows S"],
-    scores: Float[Tensor, "B K"],
-    actions: Int[Tensor, "B K T"],
-    nodes: Int[Tensor, "B K T"],
-    roots: Int[Tensor, "B K"],
-    row: Int[Tensor, "P"] | None = None,
+    pool: Pool, actions: Int[Tensor, "B K T"], nodes: Int[Tensor, "B K T"], scores: Tensor, roots: Int[Tensor, "B K"]
 ) -> Chart:
-    """The chart of a search over this store; `row` maps a node's number to its row, unless they are the same."""
+    """The chart of a search, over the pool itself."""
     nodes = pool.request.close(nodes, roots)
-    spans = pool.links[nodes][..., START : END + 1]
     actions = pool.request.close(actions, torch.zeros_like(roots))
-    return Chart(store, scores, actions, nodes if row is None else row[nodes], spans)
+    return Chart(pool.states, scores, actions, nodes, take(pool.spans, nodes)[..., START:])

@@ -71,9 +71,9 @@ def compose(
     """The candidate parents of all neighbours."""
     mask = None
     if request.dropout:
-        start, split, end = bounds[:, :, :-2], bounds[:, :, 1:-1], bounds[:, :, 2:]  # (B, K, n−1)
-        sample = torch.arange(len(H), device=H.device).view(-1, 1, 1).expand_as(start)
-        mask = request.dropout.mask(sample, start, split, end)
+        sample = torch.arange(len(H), device=H.device).view(-1, 1, 1).expand_as(bounds[:, :, 1:])
+        spans = torch.stack((sample, bounds[:, :, :-1], bounds[:, :, 1:]), dim=-1)  # (B, K, n, 3)
+        mask = request.dropout.mask(spans[:, :, :-1], spans[:, :, 1:])
     return request.cell(H[:, :, :-1], H[:, :, 1:], mask)
 
 

@@ -8,6 +8,7 @@ from the roots down. Memory is O(K·N·S).
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from beamtree.engine.adjoint import BATCH, adjoint
 from beamtree.engine.autocast import Autocast
 from beamtree.engine.base import Chart, Request
 from beamtree.engine.lineage import Lineages, make_chart, trace_back
-from beamtree.engine.pool import END, LEFT, RIGHT, SAMPLE, START, Pool
+from beamtree.engine.pool import Pool, take
 from beamtree.engine.score_gradient import candidates, coefficients, linear, merged
 from beamtree.engine.search import Trace, search
 
@@ -28,12 +29,12 @@ def encode(request: Request) -> Chart:
     """Search, and replay where a gradient is wanted."""
     trace = search(request)
     lineages = trace_back(trace)
-    store, scores, row = trace.pool.states, trace.scores, None
-    if request.wants_gradient():
-        plan = make_plan(trace, lineages)
-        store, scores = Replay.apply(request, plan, request.leaves.flatten(0, 1), *request.weights)
-        row = plan.row
-    return make_chart(trace.pool, store, scores, lineages.action, lineages.node, trace.roots, row)
+    chart = make_chart(trace.pool, lineages.action, lineages.node, trace.scores, trace.roots)
+    if not request.wants_gradient():
+        return chart
+    plan = make_plan(trace, lineages)
+    store, scores = Replay.apply(request, plan, request.leaves.flatten(0, 1), *request.weights)
+    return replace(chart, store=store, scores=scores, nodes=plan.row[chart.nodes])
 
 
 class Plan(NamedTuple):
@@ -44,7 +45,7 @@ class Plan(NamedTuple):
 
     states: Float[Tensor, "R S"]  # of all rows but the leaves
     children: Int[Tensor, "R 2"]  # rows of their children
-    keys: Int[Tensor, "R 4"]  # sample, start, split, end: what dropout masks are made from
+    spans: Int[Tensor, "R 2 3"]  # of their children: what dropout masks are made from
     levels: list[int]
     scores: Float[Tensor, "B K"]
     score_gradient: Callable[..., Tensor]  # from the gradient of the scores to that of the store's logits …
@@ -56,24 +57,23 @@ class Plan(NamedTuple):
 def make_plan(trace: Trace, lineages: Lineages) -> Plan:
     pool = trace.pool
     B, N, _ = pool.request.leaves.shape
-    size, leaves = len(pool.links), B * N
+    size, leaves = len(pool.states), B * N
     exists = trace.scores.isfinite()[..., None]  # (B, K, 1)
     if pool.request.duplicates == "merge":  # every beam that was merged has a part in the scores: keep all
         standing = pool.logits.isfinite()
-        chosen = mark(pool, pool.links[standing, : RIGHT + 1], trace.roots)
+        chosen = mark(pool, pool.children[standing], trace.roots)
     else:
         on_lineage = candidates(pool, lineages).where(exists, pool.absent)  # (B, K, C)
         standing = mark(pool, on_lineage)
         chosen = mark(pool, lineages.node.where(exists, pool.absent), trace.roots)
     beside = (standing & ~chosen).nonzero().squeeze(1)
-    chosen_numbers, sizes = by_height(pool.links, chosen.nonzero().squeeze(1))
+    chosen_numbers, sizes = by_height(pool.children, chosen.nonzero().squeeze(1))
     numbers = torch.cat((beside, chosen_numbers))  # (R,)
 
     row = torch.zeros(size, dtype=torch.long, device=numbers.device)  # the absent node: a leaf, with logit −inf too
     row[:leaves] = torch.arange(leaves, device=numbers.device)
     row[numbers] = torch.arange(leaves, leaves + len(numbers), device=numbers.device)
-    links = pool.links[numbers]  # (R, 5)
-    split = pool.links[links[:, RIGHT], START]
+    children = pool.children[numbers]  # (R, 2)
     score_gradient: Callable[..., Tensor]
     score_tensors: tuple[Tensor | None, ...]
     if pool.request.duplicates == "merge":
@@ -87,8 +87,8 @@ def make_plan(trace: Trace, lineages: Lineages) -> Plan:
         score_tensors = (row[on_lineage], part)
     return Plan(
         pool.states[numbers],
-        row[links[:, [LEFT, RIGHT]]],
-        torch.stack((links[:, SAMPLE], links[:, START], split, links[:, END]), dim=1),
+        row[children],
+        take(pool.spans, children),
         list(itertools.accumulate((leaves, len(beside), *sizes))),
         trace.scores,
         score_gradient,
@@ -99,7 +99,7 @@ def make_plan(trace: Trace, lineages: Lineages) -> Plan:
 
 def mark(pool: Pool, *numbers: Int[Tensor, "..."]) -> Bool[Tensor, "P"]:
     """Which nodes these are; leaves and the absent node do not count."""
-    marks = torch.zeros(len(pool.links), dtype=torch.bool, device=pool.links.device)
+    marks = torch.zeros(len(pool.states), dtype=torch.bool, device=pool.states.device)
     for some in numbers:
         marks[some] = True
     marks[: pool.request.leaves.shape[0] * pool.request.leaves.shape[1]] = False
@@ -107,10 +107,10 @@ def mark(pool: Pool, *numbers: Int[Tensor, "..."]) -> Bool[Tensor, "P"]:
     return marks
 
 
-def by_height(links: Int[Tensor, "P 5"], numbers: Int[Tensor, "n"]) -> tuple[Int[Tensor, "n"], list[int]]:
+def by_height(children: Int[Tensor, "P 2"], numbers: Int[Tensor, "n"]) -> tuple[Int[Tensor, "n"], list[int]]:
     """These nodes, lowest first, and how many have each height."""
-    height = torch.zeros(len(links), dtype=torch.long, device=links.device)
-    left, right = links[numbers, LEFT], links[numbers, RIGHT]
+    height = torch.zeros(len(children), dtype=torch.long, device=children.device)
+    left, right = children[numbers].unbind(1)
     while True:
         new = torch.maximum(height[left], height[right]) + 1
         if torch.equal(new, height[numbers]):
@@ -130,9 +130,9 @@ class Replay(torch.autograd.Function):
         store = torch.cat((leaves, plan.states))
         ctx.cell, ctx.scorer, ctx.dropout, ctx.levels = request.cell, request.scorer, request.dropout, plan.levels
         ctx.autocast = Autocast(leaves.device.type)
-        keys = plan.keys.int() if request.dropout else None
+        spans = plan.spans.int() if request.dropout else None
         ctx.score_gradient = plan.score_gradient
-        ctx.save_for_backward(store, plan.children, keys, *plan.score_tensors)
+        ctx.save_for_backward(store, plan.children, spans, *plan.score_tensors)
         return store, plan.scores.clone()
 
     @staticmethod
@@ -140,7 +140,7 @@ class Replay(torch.autograd.Function):
     def backward(
         ctx: Any, store_gradient: Float[Tensor, "R S"], score_gradient: Float[Tensor, "B K"]
     ) -> tuple[Tensor | None, ...]:
-        store, children, keys, *score_tensors = ctx.saved_tensors
+        store, children, spans, *score_tensors = ctx.saved_tensors
         leaves, dim = ctx.levels[0], ctx.cell.dim
         gradient = store_gradient.clone()  # of every state, complete once all its parents have come by
         weight_gradients = [torch.zeros_like(weight) for weight in ctx.cell.parameters()]
@@ -153,8 +153,8 @@ class Replay(torch.autograd.Function):
         with ctx.autocast.again():
             for first, last, levels in batches(ctx.levels):
                 pairs = children[first - leaves : last - leaves]  # (n, 2)
-                left, right = store.index_select(0, pairs.flatten()).view(*pairs.shape, store.shape[1]).unbind(1)
-                mask = ctx.dropout.mask(*keys[first - leaves : last - leaves].long().unbind(1)) if ctx.dropout else None
+                left, right = take(store, pairs).unbind(1)
+                mask = ctx.dropout.mask(*spans[first - leaves : last - leaves].unbind(1)) if ctx.dropout else None
                 nodes = adjoint(ctx.cell, left, right, mask)
                 for low, high in levels:
                     level = slice(low - first, high - first)

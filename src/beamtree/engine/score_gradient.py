@@ -23,9 +23,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from beamtree.engine.base import Duplicates
+from beamtree.engine.duplicates import resolve
 from beamtree.engine.lineage import Lineages
 from beamtree.engine.pool import Pool
-from beamtree.engine.search import Choice, rescore
+from beamtree.engine.search import Choice
 
 
 def linear(
@@ -68,7 +69,10 @@ def scores_again(
     scores = torch.full_like(like, -torch.inf)
     scores[:, 0] = 0
     for step, (rows, columns, forests, order) in enumerate(choices):
-        new = rescore(logits[rows.long()], scores, columns, forests, duplicates)
+        log_p = logits[rows.long()].log_softmax(-1).gather(2, columns)  # (B, K, J)
+        new = (scores.unsqueeze(2) + log_p).flatten(1)
+        if forests is not None:
+            new = resolve(new, forests, duplicates)
         scores = new.gather(1, order).where(active[:, step, None], scores)
     return scores
 

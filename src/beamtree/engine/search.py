@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from beamtree.engine.base import Duplicates, Noise, Request, choose
+from beamtree.engine.base import Noise, Request, choose
 from beamtree.engine.duplicates import resolve, span_hash
-from beamtree.engine.pool import END, LEFT, RIGHT, START, Pool
+from beamtree.engine.pool import END, START, Pool, take
 
 
 class Step(NamedTuple):
@@ -70,14 +70,15 @@ def search(request: Request) -> Trace:
         born = pool.compose(shift.left, shift.right, shift.present)  # (B, K, 2)
         rows = shift.rows.scatter_(2, shift.columns, born)
         steps.append(Step(shift.source, shift.action, shift.dead, born, shift.normaliser))
-        scores, forests = proposal.keep(order, active, scores, forests)
+        scores = proposal.scores.gather(1, order).where(active, scores)
+        forests = proposal.keep_forests(order, active, forests)
     return Trace(pool, steps, choices, scores, roots(pool, rows))
 
 
 def first_rows(pool: Pool) -> Int[Tensor, "B K W"]:
     """Every beam begins with the candidates of the leaves."""
     B, N, _ = pool.request.leaves.shape
-    leaves = torch.arange(B * N, device=pool.links.device).view(B, N)
+    leaves = torch.arange(B * N, device=pool.states.device).view(B, N)
     # A sample of one leaf gets a candidate that nobody takes, so that no row is ever empty.
     present = leaves[:, :-1] % N < (pool.request.lengths.unsqueeze(1) - 1).clamp(min=1)
     row = pool.compose(leaves[:, :-1], leaves[:, 1:], present)  # (B, M)
@@ -99,18 +100,14 @@ class Proposal(NamedTuple):
     scores: Float[Tensor, "B KJ"]
     forests: Int[Tensor, "B KJ"] | None  # what each would have built, see duplicates.py; None where it is not asked
 
-    def keep(
-        self,
-        order: Int[Tensor, "B K"],
-        active: Bool[Tensor, "B 1"],
-        scores: Float[Tensor, "B K"],
-        forests: Int[Tensor, "B K"] | None,
-    ) -> tuple[Float[Tensor, "B K"], Int[Tensor, "B K"] | None]:
-        """Scores and forests of the beams after these continuations were kept."""
-        if self.forests is not None:
-            new = self.forests.gather(1, order)
-            forests = new if forests is None else new.where(active, forests)
-        return self.scores.gather(1, order).where(active, scores), forests
+    def keep_forests(
+        self, order: Int[Tensor, "B K"], active: Bool[Tensor, "B 1"], forests: Int[Tensor, "B K"] | None
+    ) -> Int[Tensor, "B K"] | None:
+        """The forests of the beams after these continuations were kept."""
+        if self.forests is None:
+            return None
+        new = self.forests.gather(1, order)
+        return new if forests is None else new.where(active, forests)
 
 
 def propose(
@@ -128,25 +125,12 @@ def propose(
     log_p = log_p.gather(2, columns)  # (B, K, J)
     new_scores, new_forests = (scores.unsqueeze(2) + log_p).flatten(1), None
     if request.duplicates != "keep":
-        links = pool.links[rows.gather(2, columns)].flatten(1, 2)  # (B, K·J, 5)
-        new_forests = span_hash(links[..., START], links[..., END])
+        spans = take(pool.spans, rows.gather(2, columns).flatten(1))  # (B, K·J, 3)
+        new_forests = span_hash(spans[..., START], spans[..., END])
         if forests is not None:
             new_forests = new_forests + forests.repeat_interleave(J, dim=1)
         new_scores = resolve(new_scores, new_forests, request.duplicates)
     return Proposal(columns, log_p, new_scores, new_forests)
-
-
-def rescore(
-    logits: Float[Tensor, "B K W"],
-    scores: Float[Tensor, "B K"],
-    columns: Int[Tensor, "B K J"],
-    forests: Int[Tensor, "B KJ"] | None,
-    duplicates: Duplicates,
-) -> Float[Tensor, "B KJ"]:
-    """The scores of a proposal again, differentiably."""
-    log_p = logits.log_softmax(-1).gather(2, columns)  # (B, K, J)
-    new_scores = (scores.unsqueeze(2) + log_p).flatten(1)
-    return new_scores if forests is None else resolve(new_scores, forests, duplicates)
 
 
 class Shift(NamedTuple):
@@ -178,7 +162,7 @@ def shift_rows(
     rows = rows.gather(1, source.unsqueeze(2).expand(-1, -1, W))  # (B, k, W)
     around = torch.cat((column - 1, column, column + 1), dim=2).clamp(max=W - 1)  # (B, k, 3)
     dead = rows.gather(2, around)
-    chosen, links = dead[..., 1], pool.links[dead]  # (B, k), (B, k, 3, 5)
+    chosen, children = dead[..., 1], take(pool.children, dead)  # (B, k), (B, k, 3, 2)
     rows[..., :-1] = rows[..., 1:].where(pool.numbers[: W - 1] > column, rows[..., :-1])
     return Shift(
         source,
@@ -187,7 +171,7 @@ def shift_rows(
         (pool.logits.take(chosen) - proposal.log_p.flatten(1).gather(1, order)).where(moving, torch.inf),
         rows,
         around[..., :2],
-        torch.stack((links[..., 0, LEFT], chosen), dim=2),
-        torch.stack((chosen, links[..., 2, RIGHT]), dim=2),
+        torch.stack((children[..., 0, 0], chosen), dim=2),
+        torch.stack((chosen, children[..., 2, 1]), dim=2),
         dead[..., ::2] != pool.absent,
     )

@@ -1,0 +1,156 @@
+"""OneSoft's search: K−1 beams of integers, as in `search`, and one soft beam that is dense.
+
+The soft beam's sequence is the average of the sequences of all continuations that fall out, under v = softmax of
+their scores. Continuations that come from one beam q share its states, so the sum over up to K² sequences is one over
+the K beams. With H_q the states, P_q the candidate parents, s_q[i] the weight v of q's continuation that merges at i,
+cum its running sum and V_q its total,
+
+    new[i] = Σ_q  s_q[i] · P_q[i] + (V_q − cum_q[i]) · H_q[i] + (cum_q[i] − s_q[i]) · H_q[i+1] .
+
+Its states, and the candidates composed from them, are nodes of the pool like any other, so a hard beam that continues
+the soft one is integers again.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from beamtree import topk
+from beamtree.engine.base import Mix, Noise, Request
+from beamtree.engine.pool import Pool, take
+from beamtree.engine.search import first_rows, propose, roots, shift_rows
+
+
+class SoftStep(NamedTuple):
+    """What a step did in each beam it kept; the soft beam, the last, stands for the heaviest it mixes."""
+
+    source: Int[Tensor, "B K"]
+    action: Int[Tensor, "B K"]
+    node: Int[Tensor, "B K"]  # what the action made
+
+
+class Undo(NamedTuple):
+    """What is needed to go back over a step."""
+
+    rows: Int[Tensor, "B K W"]  # the candidates it chose from
+    columns: Int[Tensor, "B K J"]
+    continuations: Float[Tensor, "B KJ"]  # their scores
+    weights: Float[Tensor, "B KJ"]  # their parts in the mixture
+    order: Int[Tensor, "B K"]
+    scores: Float[Tensor, "B K"]  # before the step
+    forests: Int[Tensor, "B KJ"] | None
+
+
+class SoftTrace(NamedTuple):
+    pool: Pool
+    steps: list[SoftStep]
+    undo: list[Undo]
+    # Where in the pool each step's nodes begin: the soft beam's new states, and behind them the new candidates.
+    blocks: list[tuple[int, int]]
+    scores: Float[Tensor, "B K"]
+    roots: Int[Tensor, "B K"]
+
+
+@torch.no_grad()
+def search(request: Request) -> SoftTrace:
+    B, N, _ = request.leaves.shape
+    K = request.beam_size
+    # A step that starts from m candidates adds m soft states, their m − 1 candidates, and two for each hard beam.
+    grown = sum(2 * m - 1 + 2 * (K - 1) for m in range(2, N))
+    pool = Pool(request, size=B * (N + request.candidates + grown))
+    rows = first_rows(pool)  # (B, K, m+2)
+    scores, forests = request.start_scores(), None
+    noise = Noise(request)
+    present = torch.arange(N, device=rows.device) < request.lengths.unsqueeze(1) - 1  # (B, N)
+    steps, undo, blocks = [], [], []
+    for number in range(request.steps):
+        active = request.active[:, number, None]  # (B, 1)
+        proposal = propose(pool, rows, scores, forests, noise.at(number)[0])
+        best = topk.onesoft_topk(proposal.scores, K)
+        shift = shift_rows(pool, rows, proposal, best.indices[:, :-1], active)
+
+        first = pool.used
+        heaviest = best.indices[:, -1:]
+        source = (heaviest // proposal.columns.shape[2]).where(active, K - 1)  # (B, 1)
+        action = (proposal.columns.flatten(1).gather(1, heaviest) - 1).clamp(0, rows.shape[2] - 3)
+        path = path_spans(pool, rows, source, action)  # (B, m, 3)
+        weights = mixture(best.weights, proposal.columns, rows.shape[2] - 2, request.soft)
+        elements = pool.add(average(pool, rows, weights), path)  # (B, m)
+        there = present[:, number + 1 : number + elements.shape[1]]  # (B, m−1)
+
+        # One call of the cell for the new candidates of all beams.
+        pairs = 2 * (K - 1)
+        composed = pool.used
+        new = pool.compose(
+            torch.cat((shift.left.flatten(1), elements[:, :-1]), dim=1),
+            torch.cat((shift.right.flatten(1), elements[:, 1:]), dim=1),
+            torch.cat((shift.present.flatten(1), there), dim=1),
+        )  # (B, 2(K−1) + m−1)
+        hard = shift.rows.scatter_(2, shift.columns, new[:, :pairs].view(B, K - 1, 2))[..., :-1]
+        soft = pool.row(new[:, pairs:]).where(active, rows[:, -1, :-1])
+
+        kept = (proposal.scores, best.weights, best.indices, scores, proposal.forests)
+        undo.append(Undo(rows, proposal.columns, *kept))
+        blocks.append((first, composed))
+        made = elements.gather(1, action)
+        hard_and_soft = ((shift.source, source), (shift.action, action), (shift.dead[..., 1], made))
+        steps.append(SoftStep(*(torch.cat(pair, dim=1) for pair in hard_and_soft)))
+        rows = torch.cat((hard, soft.unsqueeze(1)), dim=1)  # (B, K, m+1)
+        forests = proposal.keep_forests(best.indices, active, forests)
+        scores = best.scores.where(active, scores)
+    return SoftTrace(pool, steps, undo, blocks, scores, roots(pool, rows))
+
+
+class Mixture(NamedTuple):
+    """The weights in the formula above."""
+
+    parents: Float[Tensor, "B K E"]  # of P[i] for E columns i + 1 of each beam, the others having none
+    columns: Int[Tensor, "B K E"]
+    states: Float[Tensor, "B m 2K"]  # for each position, of H[i] and then of H[i+1] of every beam
+
+    def positions(self) -> Int[Tensor, "BKE"]:
+        """Where the parents go, counted over all samples. (The padding columns that an absent continuation may name
+        have weight 0 and can go anywhere.)"""
+        B, m, _ = self.states.shape
+        offset = torch.arange(0, B * m, m, device=self.columns.device).view(B, 1, 1)
+        return ((self.columns - 1).clamp(0, m - 1) + offset).flatten()
+
+
+def mixture(v: Float[Tensor, "B KJ"], columns: Int[Tensor, "B K J"], m: int, mix: Mix | None) -> Mixture:
+    v = v.view_as(columns)  # (B, K, J)
+    s = v.new_zeros(*columns.shape[:2], m + 2).scatter_(2, columns, v)[..., 1:-1]  # (B, K, m)
+    total = v.sum(2, keepdim=True)  # (B, K, 1)
+    if mix == "paper":
+        cum = s.cumsum(2)
+        return Mixture(v, columns, torch.cat((total - cum, cum - s), dim=1).mT)
+    # The published code averages choices, parents and old states apart: the same sum with other weights.
+    s = s.sum(1, keepdim=True)  # (B, 1, m)
+    cum = s.cumsum(2)
+    every = torch.arange(1, m + 1, device=v.device).expand(*columns.shape[:2], m)
+    return Mixture(s * total, every, torch.cat(((1 - cum) * total, (cum - s) * total), dim=1).mT)
+
+
+def neighbours(children: Int[Tensor, "P 2"], rows: Int[Tensor, "B K W"]) -> Int[Tensor, "B m 2K"]:
+    """H[i] and H[i+1] of every beam: the children of its candidates."""
+    return torch.cat(take(children, rows[..., 1:-1].mT).unbind(3), dim=2)
+
+
+def average(pool: Pool, rows: Int[Tensor, "B K W"], weights: Mixture) -> Float[Tensor, "B m S"]:
+    """The soft beam's new states."""
+    dtype = pool.states.dtype
+    states = weights.states.unsqueeze(2).to(dtype) @ take(pool.states, neighbours(pool.children, rows))  # (B, m, 1, S)
+    parents = weights.parents.unsqueeze(3).to(dtype) * take(pool.states, rows.gather(2, weights.columns))
+    states.flatten(0, 2).index_add_(0, weights.positions(), parents.flatten(0, 2))
+    return states.squeeze(2)
+
+
+def path_spans(
+    pool: Pool, rows: Int[Tensor, "B K W"], source: Int[Tensor, "B 1"], action: Int[Tensor, "B 1"]
+) -> Int[Tensor, "B m 3"]:
+    """The spans of the sequence of one beam after one merge."""
+    row = rows.gather(1, source.unsqueeze(2).expand(-1, -1, rows.shape[2]))  # (B, 1, W)
+    parent, (left, right) = row[:, 0, 1:-1], neighbours(pool.children, row).unbind(2)  # (B, m)
+    here = pool.numbers[: parent.shape[1]]
+    return take(pool.spans, parent.where(here == action, left.where(here < action, right)))

@@ -1,0 +1,187 @@
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from beamtree import bench
+from beamtree.bench import Case, Ratios, Result, grid, measure, ratios, records, run
+
+SMALL = {"dim": 8, "beam_size": 2}
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """The reference and the torch engine on one case, long enough for N² to show."""
+    return run(grid(["bt-grc"], [32], [2], ["torch"], **SMALL), repeats=2)
+
+
+def test_every_engine_of_a_case_follows_its_reference():
+    cases = grid(["bt-grc", "bt-lstm"], [8, 16], [1], ["torch", "torch"])
+    assert [case.engine for case in cases] == ["reference", "torch"] * 4
+    assert [(case.encoder, case.length) for case in cases[::2]] == [
+        ("bt-grc", 8),
+        ("bt-grc", 16),
+        ("bt-lstm", 8),
+        ("bt-lstm", 16),
+    ]
+
+
+def test_the_torch_engine_saves_less_than_the_reference(pair):
+    reference, fast = pair
+    assert 0 < fast.saved_bytes < reference.saved_bytes / 5
+
+
+@pytest.mark.parametrize("encoder", ["bt-grc", "bt-lstm", "bt-grc-onesoft"])
+def test_the_reference_saves_what_its_estimate_says(encoder):
+    reference = measure(Case(encoder, length=24, batch_size=1, **SMALL), repeats=1)
+    estimate = bench.needed_bytes(reference.case)
+    assert 0.5 * estimate < reference.saved_bytes < 1.3 * estimate
+
+
+def test_times_are_positive_and_the_reference_is_its_own_measure(pair):
+    assert all(result.train_seconds > 0 and result.inference_seconds > 0 for result in pair)
+    own = ratios(pair)[0]
+    assert (own.train_seconds, own.inference_seconds, own.saved_bytes) == (1, 1, 1)
+
+
+def test_a_ratio_is_the_reference_over_the_engine_of_the_same_case():
+    def results(length, *quantities):
+        return [
+            Result(Case(length=length), 6.0, 8.0, 100, None),
+            Result(Case(length=length, engine="torch"), *quantities),
+        ]
+
+    _, first, _, second = ratios([*results(8, 2.0, 4.0, 50, 10), *results(9, 3.0, 16.0, None, 0)])
+    assert first == Ratios(3.0, 2.0, 2.0, None)
+    assert second == Ratios(2.0, 0.5, None, None)
+
+
+def test_records_survive_json(pair):
+    rows = json.loads(json.dumps(records(pair)))
+    assert [row["engine"] for row in rows] == ["reference", "torch"]
+    assert rows[1]["length"] == 32
+    assert rows[1]["ratios"]["saved_bytes"] == pair[0].saved_bytes / pair[1].saved_bytes
+
+
+def test_saved_counts_a_storage_once_and_neither_weights_nor_input():
+    weight, x = torch.ones(1000, requires_grad=True), torch.ones(1000, requires_grad=True)
+    sizes = {}
+    with bench.watch_saved(sizes, [weight, x]):
+        y = x * weight  # saves both, which are known
+        z = (y * y[:500].repeat(2)).sum() + y.sin().sum()  # saves y, twice, and the repeated half
+    z.backward()
+    assert sorted(sizes.values()) == [4000, 4000]
+    assert x.grad is not None
+
+
+def test_the_peak_is_what_the_work_needs_at_most():
+    def work():
+        for _ in range(3):  # each is freed before the next but one
+            torch.ones(2**23)  # 32 MiB
+
+    torch.ones(2**26)  # 256 MiB, an earlier peak
+    peak = bench.peak_bytes(work, "cpu")
+    if not sys.platform.startswith("linux"):
+        assert peak is None
+    else:
+        assert 31 * 2**20 < peak < 66 * 2**20
+
+
+def test_a_slow_pass_is_timed_once_and_a_fast_one_as_often_as_asked():
+    def count(repeats, budget):
+        calls = []
+        assert bench.median_seconds(lambda: calls.append(1), "cpu", repeats, budget) > 0
+        return len(calls)
+
+    assert count(5, budget=10.0) == 5
+    assert count(5, budget=0.0) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16-autocast"])
+def test_precisions(dtype):
+    result = measure(Case(engine="torch", length=4, batch_size=1, dtype=dtype, **SMALL), repeats=1)
+    assert result.train_seconds > 0
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_shortest_inputs(length):
+    for case in grid(["bt-grc-onesoft"], [length], [1], **SMALL):
+        assert measure(case, repeats=1).train_seconds > 0
+
+
+def test_measuring_leaves_the_random_state_alone():
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    measure(Case(engine="torch", length=4, batch_size=1, **SMALL), repeats=1)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_reference_that_cannot_fit_is_skipped():
+    result = measure(Case(length=100_000, batch_size=64))
+    assert re.fullmatch(r"skipped: would need about [\d,.]+ GiB", result.note)
+    assert result.train_seconds is None
+
+
+def test_running_out_of_memory_ends_a_case_and_not_the_run(monkeypatch):
+    real = bench._measure
+
+    def greedy(case, repeats, budget):
+        if case.length == 4:
+            torch.ones(2**50)
+        return real(case, repeats, budget)
+
+    monkeypatch.setattr(bench, "_measure", greedy)
+    first, second = run([Case(length=length, batch_size=1, **SMALL) for length in (4, 5)], repeats=1)
+    assert first.note == "out of memory"
+    assert second.train_seconds > 0
+
+
+def test_another_error_is_not_hidden(monkeypatch):
+    def broken(*_):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(bench, "_measure", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        measure(Case(**SMALL))
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"encoder": "bt-gcr"}, "did you mean 'bt-grc'"),
+        ({"engine": "warp"}, "known: reference, torch"),
+        ({"length": 0}, "length is 0"),
+        ({"batch_size": -1}, "batch_size is -1"),
+        ({"dropout": 1.0}, "dropout is 1.0"),
+        ({"dtype": "float8"}, "known: float32"),
+        ({"device": "tpu"}, "known: auto, cpu, cuda"),
+    ],
+)
+def test_a_case_checks_its_settings(setting, message):
+    with pytest.raises(ValueError, match=message):
+        Case(**setting)
+
+
+def test_auto_is_the_gpu_where_there_is_one(monkeypatch):
+    for available, device in ((True, "cuda"), (False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda available=available: available)
+        assert Case(device="auto").device == device
+
+
+def test_importing_the_library_imports_no_command_line():
+    code = "import beamtree, beamtree.bench, sys; sys.exit('typer' in sys.modules or 'rich' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": str(Path(bench.__file__).parents[1])}
+    assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_fast_engine_peaks_lower():
+    reference, fast = run(grid(["bt-grc"], [32], [2], ["torch"], device="cuda", **SMALL), repeats=2)
+    assert 0 < fast.peak_bytes < reference.peak_bytes
+    assert 0 < fast.saved_bytes < reference.saved_bytes
