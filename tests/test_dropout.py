@@ -25,6 +25,11 @@ def keys(count: int = NODES) -> tuple[Tensor, ...]:
     return torch.arange(count) % 7, start, start + left, start + left + right
 
 
+def masks_of(drop: NodeDropout, sample: Tensor, start: Tensor, split: Tensor, end: Tensor) -> Tensor:
+    """The masks of the nodes that join [start, split) and [split, end)."""
+    return drop.mask(torch.stack((sample, start, split), dim=-1), torch.stack((sample, split, end), dim=-1))
+
+
 def assert_independent(one: Tensor, other: Tensor) -> None:
     pair = torch.stack((one.flatten(), other.flatten()))
     assert abs(float(pair.corrcoef()[0, 1])) < SIGMAS / math.sqrt(one.numel())
@@ -33,7 +38,7 @@ def assert_independent(one: Tensor, other: Tensor) -> None:
 @pytest.mark.parametrize("width", [1, 7, WIDTH])
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_every_number_of_a_mask_is_dropped_at_the_rate(rate: float, width: int) -> None:
-    dropped = (dropout(rate, width).mask(*keys()) == 0).double()
+    dropped = (masks_of(dropout(rate, width), *keys()) == 0).double()
     assert dropped.shape == (NODES, width)
     sigma = math.sqrt(rate * (1 - rate))
     assert_close(dropped.mean().item(), rate, atol=SIGMAS * sigma / math.sqrt(NODES * width), rtol=0)
@@ -46,58 +51,58 @@ def test_every_number_of_a_mask_is_dropped_at_the_rate(rate: float, width: int) 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_what_stays_is_scaled_up(rate: float, dtype: torch.dtype) -> None:
-    mask = dropout(rate, dtype=dtype).mask(*keys())
+    mask = masks_of(dropout(rate, dtype=dtype), *keys())
     assert mask.dtype == dtype
     assert mask.unique().tolist() == [0, torch.tensor(1 / (1 - rate), dtype=dtype)]
 
 
 def test_rate_0_drops_nothing() -> None:
-    assert (dropout(0.0).mask(*keys()) == 1).all()
+    assert (masks_of(dropout(0.0), *keys()) == 1).all()
 
 
 def test_a_node_has_one_mask_wherever_it_stands() -> None:
     """In a batch of another shape or order, alone, or twice."""
     drop, nodes = dropout(), keys(24)
-    masks = drop.mask(*nodes)
+    masks = masks_of(drop, *nodes)
     order = torch.randperm(24, generator=torch.Generator().manual_seed(0))
-    assert drop.mask(*(part[order] for part in nodes)).equal(masks[order])
-    assert drop.mask(*(part.view(2, 3, 4) for part in nodes)).equal(masks.view(2, 3, 4, WIDTH))
-    assert drop.mask(*(part[5] for part in nodes)).equal(masks[5])
-    assert drop.mask(*nodes).equal(masks)
+    assert masks_of(drop, *(part[order] for part in nodes)).equal(masks[order])
+    assert masks_of(drop, *(part.view(2, 3, 4) for part in nodes)).equal(masks.view(2, 3, 4, WIDTH))
+    assert masks_of(drop, *(part[5] for part in nodes)).equal(masks[5])
+    assert masks_of(drop, *nodes).equal(masks)
 
 
 @pytest.mark.parametrize("part", range(4), ids=["sample", "start", "split", "end"])
 @pytest.mark.parametrize("step", [1, 2, 64])
 def test_nodes_that_differ_in_one_part_of_the_key_have_independent_masks(part: int, step: int) -> None:
     other = [key + step * (number == part) for number, key in enumerate(keys())]
-    assert_independent(dropout().mask(*keys()), dropout().mask(*other))
+    assert_independent(masks_of(dropout(), *keys()), masks_of(dropout(), *other))
 
 
 def test_seeds_give_independent_masks() -> None:
-    assert_independent(dropout(seed=0).mask(*keys()), dropout(seed=1).mask(*keys()))
+    assert_independent(masks_of(dropout(seed=0), *keys()), masks_of(dropout(seed=1), *keys()))
 
 
 @pytest.mark.parametrize("distance", [1, 2, WIDTH // 2])
 def test_the_numbers_of_a_mask_are_independent(distance: int) -> None:
-    mask = dropout().mask(*keys())
+    mask = masks_of(dropout(), *keys())
     assert_independent(mask[:, :-distance], mask[:, distance:])
 
 
 def test_all_nodes_of_a_sentence_have_different_masks() -> None:
     ends = torch.combinations(torch.arange(26), 3)  # every split of every span of 25 tokens
-    masks = dropout().mask(torch.zeros(len(ends), dtype=torch.int64), *ends.T)
+    masks = masks_of(dropout(), torch.zeros(len(ends), dtype=torch.int64), *ends.T)
     assert len(masks.unique(dim=0)) == len(ends) == 2600
 
 
 def test_a_generator_repeats_the_masks_and_leaves_the_global_one_alone() -> None:
     state = torch.get_rng_state()
-    assert dropout(seed=3).mask(*keys()).equal(dropout(seed=3).mask(*keys()))
+    assert masks_of(dropout(seed=3), *keys()).equal(masks_of(dropout(seed=3), *keys()))
     assert torch.get_rng_state().equal(state)
 
 
 def test_without_a_generator_the_global_seed_repeats_the_masks() -> None:
     def draw() -> Tensor:
-        return NodeDropout(0.5, WIDTH, torch.zeros(())).mask(*keys())
+        return masks_of(NodeDropout(0.5, WIDTH, torch.zeros(())), *keys())
 
     torch.manual_seed(0)
     first, second = draw(), draw()

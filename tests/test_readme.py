@@ -1,5 +1,6 @@
 """The README's examples run as printed."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -32,7 +33,10 @@ def test_commands_run():
     assert commands
     for command in commands:
         run = subprocess.run(
-            [sys.executable, "-m", *shlex.split(command), "--repeats", "1"], capture_output=True, text=True
+            [sys.executable, "-m", *shlex.split(command), "--repeats", "1"],
+            env={**os.environ, "PYTHONPATH": str(README.parent / "src")},
+            capture_output=True,
+            text=True,
         )
         assert run.returncode == 0, run.stderr
         assert "torch" in run.stdout

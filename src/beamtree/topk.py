@@ -116,7 +116,9 @@ def _take(scores: Tensor, indices: Tensor, payloads: tuple[Tensor, ...]) -> TopK
 def _mix(weights: Float[Tensor, "*batch m"], payload: Tensor) -> Tensor:
     """Weighted sum over the payload's m axis, which stays with size 1."""
     flat = payload.reshape(*weights.shape, -1)  # (…, m, r)
-    return (weights.unsqueeze(-2).to(flat.dtype) @ flat).view(*weights.shape[:-1], 1, *payload.shape[weights.dim() :])
+    with torch.autocast(flat.device.type, enabled=False):  # an average must not lose digits
+        mixed = weights.unsqueeze(-2).to(flat.dtype) @ flat
+    return mixed.view(*weights.shape[:-1], 1, *payload.shape[weights.dim() :])
 
 
 def _check(scores: Tensor, k: int, payloads: tuple[Tensor, ...]) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from beamtree.engine import score_gradient
 from beamtree.engine.base import Request
 from beamtree.engine.lineage import slots_after, trace_back
-from beamtree.engine.search import search
+from beamtree.engine.search import Choice, copies, search
 from support import inputs, make
 
 
@@ -42,7 +42,8 @@ def linear_and_written_out(scale, dtype, monkeypatch, n=24, k=4):
         score_gradient.coefficients(trace.pool, lineages),
     )
     logits = trace.pool.logits.double().requires_grad_()
-    scores = score_gradient.scores_again(logits, gradient.double(), request.active, trace.choices, "keep")
+    choices = [Choice(*copies([choice])) for choice in trace.choices]
+    scores = score_gradient.scores_again(logits, gradient.double(), request.active, choices, "keep")
     torch.testing.assert_close(scores, trace.scores.double(), rtol=1e-5, atol=1e-5)
     written_out = torch.autograd.grad(scores, logits, gradient.double())[0]
     linear[trace.pool.absent] = 0  # takes the parts of candidates that are not there

@@ -38,13 +38,13 @@ class Adjoint(ABC):
 class AutogradAdjoint(Adjoint):
     """For any cell: composes again under autograd. The reference for those below."""
 
-    def __init__(self, cell: Cell, left: Tensor, right: Tensor, mask: Tensor | None) -> None:
-        self.cell, self.left, self.right, self.mask = cell, left, right, mask
+    def __init__(self, cell: Cell, children: Tensor, mask: Tensor | None) -> None:
+        self.cell, self.children, self.mask = cell, children, mask
         self.parameters = tuple(cell.parameters())
         self.gradients = tuple(torch.zeros_like(parameter) for parameter in self.parameters)
 
     def pull_back(self, rows: slice, gradient: Float[Tensor, "rows S"]) -> Float[Tensor, "rows 2 S"]:
-        left, right = (side[rows].detach().requires_grad_() for side in (self.left, self.right))
+        left, right = (side.detach().requires_grad_() for side in self.children[rows].unbind(1))
         with torch.enable_grad():
             parent = self.cell(left, right, None if self.mask is None else self.mask[rows])
         found = torch.autograd.grad(parent, (left, right, *self.parameters), gradient.to(parent.dtype))
@@ -65,9 +65,9 @@ class GRCAdjoint(Adjoint):
     d[l; r] = da W1ᵀ + dp ⊙ [σ(z); σ(h)]
     """
 
-    def __init__(self, cell: GRC, left: Tensor, right: Tensor, mask: Tensor | None) -> None:
+    def __init__(self, cell: GRC, children: Tensor, mask: Tensor | None) -> None:
         self.cell, self.mask = cell, mask
-        self.children = torch.cat((left, right), dim=-1)  # (R, 2D)
+        self.children, (left, right) = children.flatten(1), children.unbind(1)  # (R, 2D), (R, D)
         self.a = cell.expand(self.children).to(left.dtype)  # (R, 4D)
         self.inner = F.gelu(self.a) if mask is None else F.gelu(self.a).mul_(mask)
         gates = cell.gates(self.inner).to(left.dtype).view(len(left), 4, cell.dim)  # (R, 4, D)
@@ -126,11 +126,11 @@ class TreeLSTMAdjoint(Adjoint):
     d[h_l; h_r] = d[i; f_l; f_r; u; o] Wᵀ,  dc_l = dc' ⊙ σ(f_l + 1),  dc_r = dc' ⊙ σ(f_r + 1)
     """
 
-    def __init__(self, cell: TreeLSTM, left: Tensor, right: Tensor, mask: Tensor | None) -> None:
+    def __init__(self, cell: TreeLSTM, children: Tensor, mask: Tensor | None) -> None:
         self.cell = cell
-        (h_left, c_left), (h_right, c_right) = left.chunk(2, dim=-1), right.chunk(2, dim=-1)
-        self.children = torch.cat((h_left, h_right), dim=-1)  # (R, 2D)
-        i, f_left, f_right, u, o = cell.gates(self.children).to(left.dtype).chunk(5, dim=-1)
+        self.children = children[..., : cell.dim].flatten(1)  # [h_l; h_r], (R, 2D)
+        c_left, c_right = children[..., cell.dim :].unbind(1)  # (R, D)
+        i, f_left, f_right, u, o = cell.gates(self.children).to(children.dtype).chunk(5, dim=-1)
         i, f_left, f_right, o = i.sigmoid(), (f_left + 1).sigmoid(), (f_right + 1).sigmoid(), o.sigmoid()
         u = u.tanh()
         keep = torch.ones_like(u) if mask is None else mask
@@ -165,6 +165,6 @@ class TreeLSTMAdjoint(Adjoint):
 ADJOINTS: dict[type[Cell], Callable[..., Adjoint]] = {GRC: GRCAdjoint, TreeLSTM: TreeLSTMAdjoint}
 
 
-def adjoint(cell: Cell, left: Tensor, right: Tensor, mask: Tensor | None) -> Adjoint:
-    """The fastest adjoint there is for this cell."""
-    return ADJOINTS.get(type(cell), AutogradAdjoint)(cell, left, right, mask)
+def adjoint(cell: Cell, children: Float[Tensor, "rows 2 S"], mask: Float[Tensor, "rows width"] | None) -> Adjoint:
+    """The fastest adjoint there is for this cell, over nodes with these children and dropout masks."""
+    return ADJOINTS.get(type(cell), AutogradAdjoint)(cell, children, mask)

@@ -4,7 +4,6 @@ Letters: B batch, K beams, N length, S width of a state, D width of an encoding 
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import torch
@@ -57,7 +56,7 @@ class Request:
     def wants_gradient(self) -> bool:
         return torch.is_grad_enabled() and any(t.requires_grad for t in (self.leaves, *self.weights))
 
-    @cached_property
+    @property
     def active(self) -> Bool[Tensor, "B T"]:
         """Whether a sample still has a choice at a step. A finished sample does not change."""
         steps = torch.arange(self.steps, device=self.leaves.device)

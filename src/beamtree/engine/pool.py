@@ -16,6 +16,7 @@ SAMPLE, START, END = range(3)  # the columns of Pool.spans
 class Pool:
     """States of nodes, the scorer's logits, the children, and the spans covered."""
 
+    @torch.no_grad()
     def __init__(self, request: Request, size: int) -> None:
         B, N, S = request.leaves.shape
         leaves = request.leaves.detach().flatten(0, 1)

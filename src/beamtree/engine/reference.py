@@ -21,7 +21,7 @@ def encode(request: Request) -> Chart:
     bounds = torch.arange(N + 1, device=H.device).expand(B, K, N + 1)  # element i covers bounds[i] to bounds[i+1]
     scores = request.start_scores()  # (B, K)
     forests = bounds.new_zeros(B, K)  # names what a beam has built, see duplicates.py
-    history, noise = History(request), Noise(request)
+    history, noise, all_active = History(request), Noise(request), request.active
 
     for step in range(request.steps):
         n = N - step
@@ -48,7 +48,7 @@ def encode(request: Request) -> Chart:
         source, choice = order // J, choices.flatten(1).gather(1, order)  # (B, K)
 
         # Finished samples only lose a padded element on the right.
-        active = request.active[:, step, None]  # (B, 1)
+        active = all_active[:, step, None]  # (B, 1)
         history.add(
             source.where(active, torch.arange(K, device=H.device)),
             choice,

@@ -22,7 +22,7 @@ from beamtree.engine.base import Chart, Request
 from beamtree.engine.lineage import Lineages, make_chart, trace_back
 from beamtree.engine.pool import Pool, take
 from beamtree.engine.score_gradient import candidates, coefficients, linear, merged
-from beamtree.engine.search import Trace, search
+from beamtree.engine.search import Trace, copies, search
 
 
 def encode(request: Request) -> Chart:
@@ -79,8 +79,8 @@ def make_plan(trace: Trace, lineages: Lineages) -> Plan:
     if pool.request.duplicates == "merge":
         score_gradient = merged
         logits = torch.cat((pool.logits[:leaves], pool.logits[numbers]))
-        choices = (part for choice in trace.choices for part in (row[choice.rows].int(), *choice[1:]))
-        score_tensors = (logits, pool.request.active, *choices)
+        choices = (choice._replace(rows=row[choice.rows].int()) for choice in trace.choices)
+        score_tensors = (logits, pool.request.active, *copies(choices))
     else:
         score_gradient = linear
         part = coefficients(pool, lineages).where(exists & (on_lineage != pool.absent), 0)
@@ -153,9 +153,8 @@ class Replay(torch.autograd.Function):
         with ctx.autocast.again():
             for first, last, levels in batches(ctx.levels):
                 pairs = children[first - leaves : last - leaves]  # (n, 2)
-                left, right = take(store, pairs).unbind(1)
                 mask = ctx.dropout.mask(*spans[first - leaves : last - leaves].unbind(1)) if ctx.dropout else None
-                nodes = adjoint(ctx.cell, left, right, mask)
+                nodes = adjoint(ctx.cell, take(store, pairs), mask)
                 for low, high in levels:
                     level = slice(low - first, high - first)
                     down = nodes.pull_back(level, gradient[low:high])  # (n, 2, S)

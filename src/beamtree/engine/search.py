@@ -10,6 +10,7 @@ candidates of each kept beam: N−1 + 2K(N−2) cells a sample in all. Every ste
 a result on the host.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -50,17 +51,22 @@ class Trace(NamedTuple):
     roots: Int[Tensor, "B K"]  # numbers of the last nodes
 
 
-@torch.no_grad()
 def search(request: Request) -> Trace:
     B, N, _ = request.leaves.shape
-    K, M = request.beam_size, request.candidates
-    pool = Pool(request, size=B * (N + M + 2 * K * request.steps))
+    return run(Pool(request, size=B * (N + request.candidates + 2 * request.beam_size * request.steps)))
+
+
+@torch.inference_mode()
+def run(pool: Pool) -> Trace:
+    """The search itself. In inference mode an operation costs an eighth less; what backward must save of its results is
+    in the pool, which was made outside, or has to be copied."""
+    request, K = pool.request, pool.request.beam_size
     rows = first_rows(pool)  # (B, K, M+2)
     scores, forests = request.start_scores(), None
-    noise = Noise(request)
+    noise, all_active = Noise(request), request.active
     steps, choices = [], []
     for number in range(request.steps):
-        active = request.active[:, number, None]  # (B, 1)
+        active = all_active[:, number, None]  # (B, 1)
         candidate_noise, beam_noise = noise.at(number)
         proposal = propose(pool, rows, scores, forests, candidate_noise)
         order = choose(proposal.scores, K, None if beam_noise is None else beam_noise.flatten(1))  # (B, K)
@@ -73,6 +79,11 @@ def search(request: Request) -> Trace:
         scores = proposal.scores.gather(1, order).where(active, scores)
         forests = proposal.keep_forests(order, active, forests)
     return Trace(pool, steps, choices, scores, roots(pool, rows))
+
+
+def copies(steps: Iterable[Iterable[Tensor | None]]) -> list[Tensor | None]:
+    """All fields of all steps, fit to be saved for backward."""
+    return [field.clone() if field is not None and field.is_inference() else field for step in steps for field in step]
 
 
 def first_rows(pool: Pool) -> Int[Tensor, "B K W"]:

@@ -19,6 +19,7 @@ from beamtree.engine.base import Chart, Duplicates, Mix, Request
 from beamtree.engine.duplicates import resolve
 from beamtree.engine.lineage import along, make_chart, slots_after, stack
 from beamtree.engine.pool import take
+from beamtree.engine.search import copies
 from beamtree.engine.soft_search import SoftTrace, Undo, mixture, neighbours, search
 
 
@@ -47,14 +48,14 @@ class SoftReplay(torch.autograd.Function):
         nodes: Int[Tensor, "n"],
         leaves: Float[Tensor, "L S"],
         *weights: Tensor,
-    ) -> tuple[Float[Tensor, "L+n S"], Float[Tensor, "B K"]]:
+    ) -> tuple[Float[Tensor, "rows S"], Float[Tensor, "B K"]]:
         pool = trace.pool
         ctx.cell, ctx.scorer, ctx.dropout = request.cell, request.scorer, request.dropout
         ctx.mix, ctx.duplicates, ctx.autocast = request.soft, request.duplicates, Autocast(leaves.device.type)
         ctx.leaves, ctx.blocks = len(leaves), [*trace.blocks, (pool.used, pool.used)]
         # Numbers of nodes fit 32 bits; they are the larger part of what is kept beside the states.
         spans = pool.spans.int() if request.dropout else None
-        undo = (field for step in trace.undo for field in step._replace(rows=step.rows.int()))
+        undo = copies(step._replace(rows=step.rows.int()) for step in trace.undo)
         ctx.save_for_backward(pool.states, pool.logits, pool.children.int(), spans, nodes, request.active, *undo)
         return torch.cat((leaves, take(pool.states, nodes))), trace.scores.clone()
 
@@ -78,10 +79,9 @@ class SoftReplay(torch.autograd.Function):
             for first in range(begin, end, BATCH):
                 last = min(first + BATCH, end)
                 pairs = children[first:last]  # (n, 2)
-                left, right = take(states, pairs).unbind(1)
                 mask = ctx.dropout.mask(*take(spans, pairs).unbind(1)) if ctx.dropout else None
                 with ctx.autocast.again():
-                    nodes = adjoint(ctx.cell, left, right, mask)
+                    nodes = adjoint(ctx.cell, take(states, pairs), mask)
                     down = nodes.pull_back(slice(None), gradient[first:last])  # (n, 2, S)
                     for total, part in zip(weight_gradients, nodes.weight_gradients(), strict=True):
                         total += part
@@ -133,7 +133,7 @@ class SoftReplay(torch.autograd.Function):
 
 
 def mixture_gradient(
-    parents: Float[Tensor, "B K E"], states: Float[Tensor, "B m 2K"], step: Undo, mix: Mix | None
+    parents: Float[Tensor, "B K E"], states: Float[Tensor, "B m 2*K"], step: Undo, mix: Mix | None
 ) -> Float[Tensor, "B KJ"]:
     """From the weights of the average back to v: the adjoint of `mixture`."""
     left, right = states.mT.chunk(2, dim=1)  # (B, K, m)

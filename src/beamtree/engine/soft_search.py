@@ -53,20 +53,26 @@ class SoftTrace(NamedTuple):
     roots: Int[Tensor, "B K"]
 
 
-@torch.no_grad()
 def search(request: Request) -> SoftTrace:
     B, N, _ = request.leaves.shape
     K = request.beam_size
     # A step that starts from m candidates adds m soft states, their m − 1 candidates, and two for each hard beam.
     grown = sum(2 * m - 1 + 2 * (K - 1) for m in range(2, N))
-    pool = Pool(request, size=B * (N + request.candidates + grown))
+    return run(Pool(request, size=B * (N + request.candidates + grown)))
+
+
+@torch.inference_mode()
+def run(pool: Pool) -> SoftTrace:
+    """The search itself; see `beamtree.engine.search.run`."""
+    request, K = pool.request, pool.request.beam_size
+    B, N, _ = request.leaves.shape
     rows = first_rows(pool)  # (B, K, m+2)
     scores, forests = request.start_scores(), None
-    noise = Noise(request)
+    noise, all_active = Noise(request), request.active
     present = torch.arange(N, device=rows.device) < request.lengths.unsqueeze(1) - 1  # (B, N)
     steps, undo, blocks = [], [], []
     for number in range(request.steps):
-        active = request.active[:, number, None]  # (B, 1)
+        active = all_active[:, number, None]  # (B, 1)
         proposal = propose(pool, rows, scores, forests, noise.at(number)[0])
         best = topk.onesoft_topk(proposal.scores, K)
         shift = shift_rows(pool, rows, proposal, best.indices[:, :-1], active)
@@ -108,7 +114,7 @@ class Mixture(NamedTuple):
 
     parents: Float[Tensor, "B K E"]  # of P[i] for E columns i + 1 of each beam, the others having none
     columns: Int[Tensor, "B K E"]
-    states: Float[Tensor, "B m 2K"]  # for each position, of H[i] and then of H[i+1] of every beam
+    states: Float[Tensor, "B m 2*K"]  # for each position, of H[i] and then of H[i+1] of every beam
 
     def positions(self) -> Int[Tensor, "BKE"]:
         """Where the parents go, counted over all samples. (The padding columns that an absent continuation may name
@@ -132,7 +138,7 @@ def mixture(v: Float[Tensor, "B KJ"], columns: Int[Tensor, "B K J"], m: int, mix
     return Mixture(s * total, every, torch.cat(((1 - cum) * total, (cum - s) * total), dim=1).mT)
 
 
-def neighbours(children: Int[Tensor, "P 2"], rows: Int[Tensor, "B K W"]) -> Int[Tensor, "B m 2K"]:
+def neighbours(children: Int[Tensor, "P 2"], rows: Int[Tensor, "B K W"]) -> Int[Tensor, "B m 2*K"]:
     """H[i] and H[i+1] of every beam: the children of its candidates."""
     return torch.cat(take(children, rows[..., 1:-1].mT).unbind(3), dim=2)
 
@@ -140,10 +146,11 @@ def neighbours(children: Int[Tensor, "P 2"], rows: Int[Tensor, "B K W"]) -> Int[
 def average(pool: Pool, rows: Int[Tensor, "B K W"], weights: Mixture) -> Float[Tensor, "B m S"]:
     """The soft beam's new states."""
     dtype = pool.states.dtype
-    states = weights.states.unsqueeze(2).to(dtype) @ take(pool.states, neighbours(pool.children, rows))  # (B, m, 1, S)
+    with torch.autocast(rows.device.type, enabled=False):  # an average must not lose digits
+        states = weights.states.unsqueeze(2).to(dtype) @ take(pool.states, neighbours(pool.children, rows))
     parents = weights.parents.unsqueeze(3).to(dtype) * take(pool.states, rows.gather(2, weights.columns))
     states.flatten(0, 2).index_add_(0, weights.positions(), parents.flatten(0, 2))
-    return states.squeeze(2)
+    return states.squeeze(2)  # (B, m, S)
 
 
 def path_spans(
