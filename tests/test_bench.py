@@ -82,14 +82,14 @@ def test_saved_counts_a_storage_once_and_neither_weights_nor_input():
 def test_the_peak_is_what_the_work_needs_at_most():
     def work():
         for _ in range(3):  # each is freed before the next but one
-            torch.ones(2**23)  # 32 MiB
+            torch.ones(2**26)  # 256 MiB, large beside the few that the kernel's counters may be behind
 
-    torch.ones(2**26)  # 256 MiB, an earlier peak
+    torch.ones(2**28)  # 1 GiB, an earlier peak
     peak = bench.peak_bytes(work, "cpu")
     if not sys.platform.startswith("linux"):
         assert peak is None
     else:
-        assert 31 * 2**20 < peak < 66 * 2**20
+        assert 248 * 2**20 < peak < 528 * 2**20
 
 
 def test_a_slow_pass_is_timed_once_and_a_fast_one_as_often_as_asked():

@@ -79,7 +79,7 @@ def test_version():
         (["-e", "bt-gcr"], "did you mean 'bt-grc'?); known: bt-grc, "),
         (["--engine", "warp"], "known: reference, torch"),
         (["-n", "0"], "at least 1"),
-        (["-n", "long"], "valid integer"),
+        (["-n", "long"], "valid int"),
         (["-b", "0"], "at least 1"),
         (["--dim", "0"], "at least 1"),
         (["--beam", "0"], "at least 1"),

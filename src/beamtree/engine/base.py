@@ -62,17 +62,21 @@ class Request:
         steps = torch.arange(self.steps, device=self.leaves.device)
         return steps < self.lengths.unsqueeze(1) - 2
 
+    @property
+    def score_dtype(self) -> torch.dtype:
+        """Scores and logits are never below float32."""
+        return torch.promote_types(self.leaves.dtype, torch.float32)
+
     def start_scores(self) -> Float[Tensor, "B K"]:
-        """One beam to begin with: score 0; the other places are empty: −inf. Never below float32."""
-        dtype = torch.promote_types(self.leaves.dtype, torch.float32)
-        scores = torch.full((len(self.leaves), self.beam_size), -torch.inf, dtype=dtype, device=self.leaves.device)
-        scores[:, 0] = 0
+        """One beam to begin with: score 0; the other places are empty: −inf."""
+        shape, device = (len(self.leaves), self.beam_size), self.leaves.device
+        scores = torch.full(shape, -torch.inf, dtype=self.score_dtype, device=device)
+        scores[:, 0].zero_()
         return scores
 
     def score(self, states: Float[Tensor, "*nodes S"]) -> Float[Tensor, "*nodes"]:
         """The scorer reads a node's encoding."""
-        logits = self.scorer(states[..., : self.cell.dim]).squeeze(-1)
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return self.scorer(states[..., : self.cell.dim]).squeeze(-1).to(self.score_dtype)
 
     def close(self, history: Int[Tensor, "B K T *rest"], last: Int[Tensor, "B K *rest"]) -> Int[Tensor, "B K M *rest"]:
         """A history of the T choices with the last merge put right behind a sample's own last choice."""

@@ -19,16 +19,18 @@ class Pool:
     @torch.no_grad()
     def __init__(self, request: Request, size: int) -> None:
         B, N, S = request.leaves.shape
-        leaves = request.leaves.detach().flatten(0, 1)
+        leaves = request.leaves.detach()
         self.request, self.absent, self.used = request, size, 0
         self.numbers = torch.arange(size, device=leaves.device)
+        # Filled, since assigning a number to an element would make a GPU wait for it. What has no logit of its own
+        # (leaves, soft states, the absent node) has −inf, what has no children the absent node.
         self.states = leaves.new_empty(size + 1, S)
-        self.logits = request.start_scores().new_empty(size + 1)
-        self.children = torch.empty(size + 1, 2, dtype=torch.long, device=leaves.device)
-        self.spans = torch.empty(size + 1, 3, dtype=torch.long, device=leaves.device)
-        self.states[size], self.logits[size], self.children[size], self.spans[size] = 0, -torch.inf, size, 0
+        self.logits = torch.full((size + 1,), -torch.inf, dtype=request.score_dtype, device=leaves.device)
+        self.children = torch.full((size + 1, 2), size, device=leaves.device)
+        self.spans = torch.zeros(size + 1, 3, dtype=torch.long, device=leaves.device)
+        self.states[size].zero_()
         number = self.numbers[: B * N].unsqueeze(1)
-        self._append(leaves, -torch.inf, number, torch.cat((number // N, number % N, number % N + 1), dim=1))
+        self.add(leaves, torch.cat((number // N, number % N, number % N + 1), dim=1).view(B, N, 3))
 
     def compose(
         self,
@@ -43,24 +45,22 @@ class Pool:
         states = self.request.cell(*take(self.states, children).unbind(1), mask)
         logits = self.request.score(states).where(present.flatten(), -torch.inf)
         spans = torch.cat((first[:, :END], second[:, END:]), dim=1)
-        return self._append(states, logits, children, spans).view(left.shape).where(present, self.absent)
+        new = self._append(states, spans)
+        self.logits[new], self.children[new] = logits, children
+        return self.numbers[new].view(left.shape).where(present, self.absent)
 
     def add(self, states: Float[Tensor, "B m S"], spans: Int[Tensor, "B m 3"]) -> Int[Tensor, "B m"]:
         """Append states that are no parents."""
-        numbers = self._append(states.flatten(0, 1), -torch.inf, self.absent, spans.flatten(0, 1))
-        return numbers.view(spans.shape[:2])
+        return self.numbers[self._append(states.flatten(0, 1), spans.flatten(0, 1))].view(spans.shape[:2])
 
     def row(self, numbers: Int[Tensor, "*shape m"]) -> Int[Tensor, "*shape m+2"]:
         """A row of candidates, with the absent node at either end, so that each has two neighbours."""
         return torch.nn.functional.pad(numbers, (1, 1), value=self.absent)
 
-    def _append(
-        self, states: Float[Tensor, "n S"], logits: Tensor | float, children: Tensor | int, spans: Int[Tensor, "n 3"]
-    ) -> Int[Tensor, "n"]:
+    def _append(self, states: Float[Tensor, "n S"], spans: Int[Tensor, "n 3"]) -> slice:
         new = slice(self.used, self.used + len(states))
-        self.states[new], self.logits[new], self.children[new], self.spans[new] = states, logits, children, spans
-        self.used = new.stop
-        return self.numbers[new]
+        self.states[new], self.spans[new], self.used = states, spans, new.stop
+        return new
 
 
 def take(table: Shaped[Tensor, "P width"], numbers: Int[Tensor, "*shape"]) -> Shaped[Tensor, "*shape width"]:

@@ -144,13 +144,14 @@ def neighbours(children: Int[Tensor, "P 2"], rows: Int[Tensor, "B K W"]) -> Int[
 
 
 def average(pool: Pool, rows: Int[Tensor, "B K W"], weights: Mixture) -> Float[Tensor, "B m S"]:
-    """The soft beam's new states."""
-    dtype = pool.states.dtype
+    """The soft beam's new states. One product for all, which unlike a scattered sum is the same each time on a GPU."""
+    parents = weights.parents.new_zeros(rows.shape).scatter_(2, weights.columns, weights.parents)[
+        ..., 1:-1
+    ]  # (B, K, m)
+    weight = torch.cat((parents.mT, weights.states), dim=2).unsqueeze(2).to(pool.states.dtype)  # (B, m, 1, 3K)
+    numbers = torch.cat((rows[..., 1:-1].mT, neighbours(pool.children, rows)), dim=2)  # (B, m, 3K)
     with torch.autocast(rows.device.type, enabled=False):  # an average must not lose digits
-        states = weights.states.unsqueeze(2).to(dtype) @ take(pool.states, neighbours(pool.children, rows))
-    parents = weights.parents.unsqueeze(3).to(dtype) * take(pool.states, rows.gather(2, weights.columns))
-    states.flatten(0, 2).index_add_(0, weights.positions(), parents.flatten(0, 2))
-    return states.squeeze(2)  # (B, m, S)
+        return (weight @ take(pool.states, numbers)).squeeze(2)
 
 
 def path_spans(
