@@ -1,0 +1,1 @@
+"""The benchmarks of the paper: reading, making, caching and batching them."""
