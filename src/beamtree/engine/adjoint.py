@@ -44,10 +44,12 @@ class AutogradAdjoint(Adjoint):
         self.gradients = tuple(torch.zeros_like(parameter) for parameter in self.parameters)
 
     def pull_back(self, rows: slice, gradient: Float[Tensor, "rows S"]) -> Float[Tensor, "rows 2 S"]:
-        left, right = (side.detach().requires_grad_() for side in self.children[rows].unbind(1))
-        with torch.enable_grad():
-            parent = self.cell(left, right, None if self.mask is None else self.mask[rows])
-        found = torch.autograd.grad(parent, (left, right, *self.parameters), gradient.to(parent.dtype))
+        mask = None if self.mask is None else self.mask[rows]
+        with torch.inference_mode(False), torch.enable_grad():  # copies, since the caller may be in inference mode
+            left, right = (side.clone().requires_grad_() for side in self.children[rows].unbind(1))
+            parent = self.cell(left, right, None if mask is None else mask.clone())
+            gradient = gradient.clone().to(parent.dtype)
+            found = torch.autograd.grad(parent, (left, right, *self.parameters), gradient)
         for total, part in zip(self.gradients, found[2:], strict=True):
             total += part
         return torch.stack(found[:2], dim=1)

@@ -150,7 +150,8 @@ class Replay(torch.autograd.Function):
         gradient[:, :dim].addr_(logit_gradient, ctx.scorer.weight.squeeze(0).to(store.dtype))
         scorer_weight, scorer_bias = logit_gradient @ store[:, :dim], logit_gradient.sum(0)
 
-        with ctx.autocast.again():
+        # In inference mode, as the search; whatever is returned was made outside of it.
+        with torch.inference_mode(), ctx.autocast.again():
             for first, last, levels in batches(ctx.levels):
                 pairs = children[first - leaves : last - leaves]  # (n, 2)
                 mask = ctx.dropout.mask(*spans[first - leaves : last - leaves].unbind(1)) if ctx.dropout else None

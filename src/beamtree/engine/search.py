@@ -75,7 +75,9 @@ def run(pool: Pool) -> Trace:
         shift = shift_rows(pool, rows, proposal, order, active)
         born = pool.compose(shift.left, shift.right, shift.present)  # (B, K, 2)
         rows = shift.rows.scatter_(2, shift.columns, born)
-        steps.append(Step(shift.source, shift.action, shift.dead, born, shift.normaliser))
+        log_p = proposal.log_p.flatten(1).gather(1, order)
+        normaliser = (pool.logits.take(shift.dead[..., 1]) - log_p).where(shift.moving, torch.inf)
+        steps.append(Step(shift.source, shift.action, shift.dead, born, normaliser))
         scores = proposal.scores.gather(1, order).where(active, scores)
         forests = proposal.keep_forests(order, active, forests)
     return Trace(pool, steps, choices, scores, roots(pool, rows))
@@ -150,7 +152,7 @@ class Shift(NamedTuple):
     source: Int[Tensor, "B k"]
     action: Int[Tensor, "B k"]
     dead: Int[Tensor, "B k 3"]
-    normaliser: Float[Tensor, "B k"]
+    moving: Bool[Tensor, "B k"]
     rows: Int[Tensor, "B k W"]
     columns: Int[Tensor, "B k 2"]  # where the new candidates go
     left: Int[Tensor, "B k 2"]  # their children
@@ -179,7 +181,7 @@ def shift_rows(
         source,
         column.squeeze(2) - 1,
         dead,
-        (pool.logits.take(chosen) - proposal.log_p.flatten(1).gather(1, order)).where(moving, torch.inf),
+        moving,
         rows,
         around[..., :2],
         torch.stack((children[..., 0, 0], chosen), dim=2),

@@ -20,7 +20,7 @@ from beamtree.engine.duplicates import resolve
 from beamtree.engine.lineage import along, make_chart, slots_after, stack
 from beamtree.engine.pool import take
 from beamtree.engine.search import copies
-from beamtree.engine.soft_search import SoftTrace, Undo, mixture, neighbours, search
+from beamtree.engine.soft_search import SoftTrace, Undo, mixture, search
 
 
 def encode(request: Request) -> Chart:
@@ -80,46 +80,33 @@ class SoftReplay(torch.autograd.Function):
                 last = min(first + BATCH, end)
                 pairs = children[first:last]  # (n, 2)
                 mask = ctx.dropout.mask(*take(spans, pairs).unbind(1)) if ctx.dropout else None
-                with ctx.autocast.again():
-                    nodes = adjoint(ctx.cell, take(states, pairs), mask)
-                    down = nodes.pull_back(slice(None), gradient[first:last])  # (n, 2, S)
-                    for total, part in zip(weight_gradients, nodes.weight_gradients(), strict=True):
-                        total += part
+                nodes = adjoint(ctx.cell, take(states, pairs), mask)
+                down = nodes.pull_back(slice(None), gradient[first:last])  # (n, 2, S)
+                for total, part in zip(weight_gradients, nodes.weight_gradients(), strict=True):
+                    total += part
                 gradient.index_add_(0, pairs.flatten(), down.flatten(0, 1))
 
-        for number in reversed(range(len(ctx.blocks) - 1)):
-            elements, composed = ctx.blocks[number]
-            pull_back(composed, ctx.blocks[number + 1][0])
-            step = Undo(*undo[number * len(Undo._fields) : (number + 1) * len(Undo._fields)])
-            step = step._replace(rows=step.rows.long())
-            going = active[:, number, None]  # (B, 1)
+        # In inference mode, as the search; whatever is returned was made outside of it.
+        with torch.inference_mode(), ctx.autocast.again():
+            for number in reversed(range(len(ctx.blocks) - 1)):
+                elements, composed = ctx.blocks[number]
+                pull_back(composed, ctx.blocks[number + 1][0])
+                step = Undo(*undo[number * len(Undo._fields) : (number + 1) * len(Undo._fields)])
+                step = step._replace(rows=step.rows.long())
+                going = active[:, number, None]  # (B, 1)
+                v_gradient = average_gradient(gradient, gradient[elements:composed], states, children, step, ctx.mix)
 
-            # Through the average: to the states it is made of, and to its weights.
-            weights = mixture(step.weights, step.columns, step.rows.shape[2] - 2, ctx.mix)
-            above = gradient[elements:composed]  # (B·m, S)
-            numbers = neighbours(children, step.rows)  # (B, m, 2K)
-            above_states = above.view(*numbers.shape[:2], 1, -1)  # (B, m, 1, S)
-            state_gradient = take(states, numbers).mul_(above_states).sum(3)  # (B, m, 2K)
-            down = weights.states.unsqueeze(3).to(states.dtype) * above_states
-            parents = step.rows.gather(2, weights.columns)  # (B, K, E)
-            above_parents = take(above, weights.positions().view_as(parents))  # (B, K, E, S)
-            parent_gradient = take(states, parents).mul_(above_parents).sum(3)  # (B, K, E)
-            above_parents *= weights.parents.unsqueeze(3)
-            gradient.index_add_(0, numbers.flatten(), down.flatten(0, 2))
-            gradient.index_add_(0, parents.flatten(), above_parents.flatten(0, 2))
-
-            # Through the scores: a finished sample's were not touched.
-            row_logits = logits.take(step.rows)
-            v_gradient = mixture_gradient(parent_gradient, state_gradient, step, ctx.mix).to(logits.dtype)
-            found = continuation_gradient(score_gradient.where(going, 0), v_gradient, step)
-            if step.forests is not None:
-                found = resolve_gradient(found, row_logits, step, step.forests, ctx.duplicates)
-            found = found.view_as(step.columns)  # (B, K, J)
-            before = found.sum(2)
-            row_gradient = row_logits.softmax(-1).mul_(-before.unsqueeze(2)).scatter_add_(2, step.columns, found)
-            logit_gradient.index_add_(0, step.rows.flatten(), row_gradient.flatten())
-            score_gradient = before.where(going, score_gradient)
-        pull_back(ctx.leaves, ctx.blocks[0][0])
+                # Through the scores: a finished sample's were not touched.
+                row_logits = logits.take(step.rows)
+                found = continuation_gradient(score_gradient.where(going, 0), v_gradient.to(logits.dtype), step)
+                if step.forests is not None:
+                    found = resolve_gradient(found, row_logits, step, step.forests, ctx.duplicates)
+                found = found.view_as(step.columns)  # (B, K, J)
+                before = found.sum(2)
+                row_gradient = row_logits.softmax(-1).mul_(-before.unsqueeze(2)).scatter_add_(2, step.columns, found)
+                logit_gradient.index_add_(0, step.rows.flatten(), row_gradient.flatten())
+                score_gradient = before.where(going, score_gradient)
+            pull_back(ctx.leaves, ctx.blocks[0][0])
         logit_gradient = logit_gradient.to(states.dtype)
         return (
             None,
@@ -132,11 +119,43 @@ class SoftReplay(torch.autograd.Function):
         )
 
 
+def average_gradient(
+    gradient: Float[Tensor, "P S"],
+    above: Float[Tensor, "Bm S"],
+    states: Float[Tensor, "P S"],
+    children: Int[Tensor, "P 2"],
+    step: Undo,
+    mix: Mix | None,
+) -> Float[Tensor, "B KJ"]:
+    """From the soft beam's new states back to the states they average, added to `gradient`, and to v, returned."""
+    weights = mixture(step.weights, step.columns, step.rows.shape[2] - 2, mix)
+    parents = step.rows.gather(2, weights.columns)  # (B, K, E)
+    above_parents = take(above, weights.positions().view_as(parents))  # (B, K, E, S)
+    parent_gradient = take(states, parents).mul_(above_parents).sum(3)  # (B, K, E)
+    gradient.index_add_(0, parents.flatten(), above_parents.mul_(weights.parents.unsqueeze(3)).flatten(0, 2))
+
+    # H[0 … m] of every beam; H[i] is in new[i] and in new[i−1].
+    pairs = take(children, step.rows[..., 1:-1])  # (B, K, m, 2)
+    numbers = torch.cat((pairs[:, :, :1, 0], pairs[..., 1]), dim=2)  # (B, K, m+1)
+    above = above.view(len(numbers), 1, -1, states.shape[1])  # (B, 1, m, S)
+    H = take(states, numbers)  # (B, K, m+1, S)
+    left_gradient, right_gradient = (H[:, :, :-1] * above).sum(3), (H[:, :, 1:] * above).sum(3)  # (B, K, m)
+    left, right = weights.states.mT.unsqueeze(3).to(states.dtype).chunk(2, dim=1)  # (B, K, m, 1)
+    torch.mul(left, above, out=H[:, :, :-1])
+    H[:, :, -1].zero_()
+    H[:, :, 1:].addcmul_(right, above)
+    gradient.index_add_(0, numbers.flatten(), H.flatten(0, 2))
+    return mixture_gradient(parent_gradient, left_gradient, right_gradient, step, mix)
+
+
 def mixture_gradient(
-    parents: Float[Tensor, "B K E"], states: Float[Tensor, "B m 2*K"], step: Undo, mix: Mix | None
+    parents: Float[Tensor, "B K E"],
+    left: Float[Tensor, "B K m"],
+    right: Float[Tensor, "B K m"],
+    step: Undo,
+    mix: Mix | None,
 ) -> Float[Tensor, "B KJ"]:
     """From the weights of the average back to v: the adjoint of `mixture`."""
-    left, right = states.mT.chunk(2, dim=1)  # (B, K, m)
     K, m = left.shape[1:]
     # An absent continuation may name a padding column; its weight is 0, and whatever it gets here is lost.
     position = (step.columns - 1).clamp(0, m - 1)
@@ -179,7 +198,7 @@ def resolve_gradient(
 ) -> Float[Tensor, "B KJ"]:
     """Through dropped or merged duplicates, by autograd."""
     log_p = row_logits.log_softmax(-1).gather(2, step.columns)
-    with torch.enable_grad():
-        scores = (step.scores.unsqueeze(2) + log_p).flatten(1).requires_grad_()
-        resolved = resolve(scores, forests, duplicates)
-    return torch.autograd.grad(resolved, scores, gradient)[0]
+    scores = (step.scores.unsqueeze(2) + log_p).flatten(1)
+    with torch.inference_mode(False), torch.enable_grad():
+        scores = scores.clone().requires_grad_()
+        return torch.autograd.grad(resolve(scores, forests, duplicates), scores, gradient.clone())[0]

@@ -1,0 +1,25 @@
+"""ListOps (Nangia & Bowman 2018): nested operations over lists of digits, and every split the paper makes of it.
+
+`evaluate`, `depth` and `gold_tree` say what an expression means, `generate` draws the splits of `PRESETS`, and `read`
+and `write` handle the original files. How the presets follow the paper: `beamtree.data.listops.splits`.
+"""
+
+from beamtree.data.listops.expressions import TOKENS, depth, evaluate, gold_tree, to_brackets
+from beamtree.data.listops.files import Layout, read, write
+from beamtree.data.listops.splits import PRESETS, Example, Spec, generate, preset
+
+__all__ = [
+    "PRESETS",
+    "TOKENS",
+    "Example",
+    "Layout",
+    "Spec",
+    "depth",
+    "evaluate",
+    "generate",
+    "gold_tree",
+    "preset",
+    "read",
+    "to_brackets",
+    "write",
+]

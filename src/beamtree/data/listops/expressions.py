@@ -1,0 +1,115 @@
+"""What a ListOps expression means: its value, its nesting, its gold tree, its brackets in the original files.
+
+Nothing recurses, so that depth costs nothing and a malformed expression is an error message, never a stack overflow.
+"""
+
+from collections.abc import Sequence
+
+from beamtree.trees import Tree
+
+OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
+DIGITS = tuple("0123456789")
+CLOSE = "]"
+TOKENS = (*OPERATORS, CLOSE, *DIGITS)
+
+_VALUES = {digit: value for value, digit in enumerate(DIGITS)}
+
+
+def evaluate(tokens: Sequence[str]) -> int:
+    """The value of an expression, a digit: MED is the median rounded down, SM the sum modulo 10.
+
+    >>> evaluate("[MAX 2 9 [MED 4 7 ] 0 ]".split())
+    9
+    """
+    opened: list[str] = []  # the operators of the lists still open
+    arguments: list[list[int]] = [[]]  # what each of them holds so far, under a bottom that receives the value
+    for position, token in enumerate(tokens):
+        if not opened and arguments[0]:
+            raise ValueError(f"the expression is complete before {token!r} at token {position}: give one expression")
+        if token in _VALUES:
+            arguments[-1].append(_VALUES[token])
+        elif token == CLOSE:
+            if not opened:
+                raise ValueError(f"unbalanced brackets: the ']' at token {position} closes no list")
+            values = arguments.pop()
+            if not values:
+                raise ValueError(f"the list {opened[-1]!r} that ends at token {position} has no arguments: give one")
+            arguments[-1].append(_apply(opened.pop(), values))
+        elif token in OPERATORS:
+            opened.append(token)
+            arguments.append([])
+        else:
+            raise ValueError(f"unknown token {token!r} at token {position}: ListOps has {' '.join(TOKENS)}")
+    if opened:
+        raise ValueError(f"unbalanced brackets: {len(opened)} of the lists have no ']' at token {len(tokens)}, the end")
+    if not arguments[0]:
+        raise ValueError("the expression is empty at token 0: the shortest one is a digit")
+    return arguments[0][0]
+
+
+def _apply(operator: str, values: list[int]) -> int:
+    if operator == "[MIN":
+        return min(values)
+    if operator == "[MAX":
+        return max(values)
+    if operator == "[SM":
+        return sum(values) % 10
+    values.sort()
+    return (values[(len(values) - 1) // 2] + values[len(values) // 2]) // 2
+
+
+def depth(tokens: Sequence[str]) -> int:
+    """The paper's depth: the maximum number of nested operators; a digit has depth 0."""
+    deepest = current = 0
+    for token in tokens:
+        if token == CLOSE:
+            current -= 1
+        elif token in OPERATORS:
+            current += 1
+            deepest = max(deepest, current)
+    return deepest
+
+
+def gold_tree(tokens: Sequence[str]) -> Tree:
+    """The binary tree of an expression: left-branching inside a list, lists are constituents.
+
+    >>> str(gold_tree("[MAX 2 [SM 4 7 ] 0 ]".split()))
+    '(((([MAX 2) ((([SM 4) 7) ])) 0) ])'
+    """
+    evaluate(tokens)  # for its error messages
+    actions: list[int] = []
+    waiting = 0  # constituents on the left that no list has taken in yet
+    nesting = 0
+    for token in tokens:
+        waiting += 1
+        merges = 0
+        if token in OPERATORS:
+            nesting += 1
+        elif token == CLOSE:
+            nesting -= 1
+            merges = 2 if nesting else 1  # the bracket with its list, and the list with the one around it
+        elif nesting:
+            merges = 1
+        for _ in range(merges):
+            waiting -= 1
+            actions.append(waiting - 1)
+    return Tree.from_actions(actions, tokens)
+
+
+def to_brackets(tokens: Sequence[str]) -> str:
+    """The expression as the original files have it: "( ( ( [MAX 2 ) 9 ) ] )"."""
+    evaluate(tokens)
+    pieces = list(tokens)
+    opened: list[int] = []  # where each list still open begins
+    for position, token in enumerate(tokens):
+        if token in OPERATORS:
+            opened.append(position)
+            continue
+        if token == CLOSE:
+            start = opened.pop()
+            pieces[start] = "( " + pieces[start]
+            pieces[position] += " )"
+        if opened:  # a digit or a list is an argument of the list around it
+            pieces[opened[-1]] = "( " + pieces[opened[-1]]
+            pieces[position] += " )"
+    return " ".join(pieces)

@@ -1,0 +1,84 @@
+"""ListOps files in their original layouts, plain or packed with xz; every label is checked by evaluating.
+
+The original: `label<TAB>( ( ( [MAX 2 ) 9 ) ] )`, no header. Long Range Arena: `( ( ( [MAX 2 ) 9 ) ] )<TAB>label` under
+the header `Source<TAB>Target`. The round brackets are those of the gold tree and carry no information: they are
+deleted, as "( " and " )", and the rest is split at spaces.
+"""
+
+import lzma
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Literal
+
+from beamtree.data.listops.expressions import evaluate, to_brackets
+from beamtree.data.listops.splits import Example
+
+Layout = Literal["original", "lra"]
+
+_LRA_HEADER = "Source\tTarget"
+_COLUMNS = {"original": "label<TAB>expression", "lra": "expression<TAB>label"}
+
+
+def read(path: str | os.PathLike[str]) -> list[Example]:
+    """All examples of a file; its first line tells which of the two layouts it has."""
+    path = Path(path)
+    examples: list[Example] = []
+    layout: Layout = "original"
+    for number, line in enumerate(_lines(path), start=1):
+        if number == 1 and line.rstrip() == _LRA_HEADER:
+            layout = "lra"
+            continue
+        try:
+            examples.append(_parse(line, layout))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from None
+    if not examples:
+        raise ValueError(f"{path}, line 1: the file holds no examples: each line should be {_COLUMNS[layout]}")
+    return examples
+
+
+def write(path: str | os.PathLike[str], examples: Iterable[Example], layout: Layout = "original") -> None:
+    """Write a file that `read` gives back; it appears under its name only when it is complete."""
+    path = Path(path)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(handle)
+    try:
+        with lzma.open(temporary, "wb") if path.suffix == ".xz" else open(temporary, "wb") as file:
+            if layout == "lra":
+                file.write(f"{_LRA_HEADER}\n".encode())
+            for tokens, label in examples:
+                columns = (str(label), to_brackets(tokens))
+                file.write(("\t".join(columns if layout == "original" else columns[::-1]) + "\n").encode())
+        os.chmod(temporary, 0o644)  # temporary files are private, data is not
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _lines(path: Path) -> Iterator[str]:
+    try:
+        with lzma.open(path, "rt", encoding="utf-8") if path.suffix == ".xz" else open(path, encoding="utf-8") as file:
+            for line in file:
+                yield line.rstrip("\r\n")
+    except (lzma.LZMAError, EOFError) as error:
+        raise ValueError(f"{path}: the file is damaged or no xz file ({error}): get it anew") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: the file is not UTF-8 text ({error.reason} at byte {error.start})") from None
+
+
+def _parse(line: str, layout: Layout) -> Example:
+    columns = line.split("\t")
+    if len(columns) != 2:
+        raise ValueError(f"2 columns expected, {_COLUMNS[layout]}, found {len(columns)}")
+    label, text = columns if layout == "original" else columns[::-1]
+    opening, closing = text.count("( "), text.count(" )")
+    if opening != closing:
+        raise ValueError(f"unbalanced brackets: {opening} times '(' and {closing} times ')'")
+    tokens = tuple(text.replace("( ", "").replace(" )", "").split(" "))
+    value = evaluate(tokens)
+    if label != str(value):
+        raise ValueError(f"the label is {label!r}, but the expression evaluates to {value}")
+    return Example(tokens, value)
