@@ -20,7 +20,7 @@ from beamtree.engine.duplicates import resolve
 from beamtree.engine.lineage import along, make_chart, slots_after, stack
 from beamtree.engine.pool import take
 from beamtree.engine.search import copies
-from beamtree.engine.soft_search import SoftTrace, Undo, mixture, search
+from beamtree.engine.soft_search import SoftTrace, Undo, mixture, search, sequences
 
 
 def encode(request: Request) -> Chart:
@@ -134,14 +134,12 @@ def average_gradient(
     parent_gradient = take(states, parents).mul_(above_parents).sum(3)  # (B, K, E)
     gradient.index_add_(0, parents.flatten(), above_parents.mul_(weights.parents.unsqueeze(3)).flatten(0, 2))
 
-    # H[0 … m] of every beam; H[i] is in new[i] and in new[i−1].
-    pairs = take(children, step.rows[..., 1:-1])  # (B, K, m, 2)
-    numbers = torch.cat((pairs[:, :, :1, 0], pairs[..., 1]), dim=2)  # (B, K, m+1)
+    numbers = sequences(children, step.rows)  # (B, K, m+1)
     above = above.view(len(numbers), 1, -1, states.shape[1])  # (B, 1, m, S)
     H = take(states, numbers)  # (B, K, m+1, S)
     left_gradient, right_gradient = (H[:, :, :-1] * above).sum(3), (H[:, :, 1:] * above).sum(3)  # (B, K, m)
-    left, right = weights.states.mT.unsqueeze(3).to(states.dtype).chunk(2, dim=1)  # (B, K, m, 1)
-    torch.mul(left, above, out=H[:, :, :-1])
+    left, right = (weight.unsqueeze(3).to(states.dtype) for weight in (weights.left, weights.right))  # (B, K, m, 1)
+    torch.mul(left, above, out=H[:, :, :-1])  # from here on the gradient of H: H[i] is in new[i] and in new[i−1]
     H[:, :, -1].zero_()
     H[:, :, 1:].addcmul_(right, above)
     gradient.index_add_(0, numbers.flatten(), H.flatten(0, 2))

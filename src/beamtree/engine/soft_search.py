@@ -114,12 +114,13 @@ class Mixture(NamedTuple):
 
     parents: Float[Tensor, "B K E"]  # of P[i] for E columns i + 1 of each beam, the others having none
     columns: Int[Tensor, "B K E"]
-    states: Float[Tensor, "B m 2*K"]  # for each position, of H[i] and then of H[i+1] of every beam
+    left: Float[Tensor, "B K m"]  # of H[i]
+    right: Float[Tensor, "B K m"]  # of H[i+1]
 
     def positions(self) -> Int[Tensor, "BKE"]:
         """Where the parents go, counted over all samples. (The padding columns that an absent continuation may name
         have weight 0 and can go anywhere.)"""
-        B, m, _ = self.states.shape
+        B, _, m = self.left.shape
         offset = torch.arange(0, B * m, m, device=self.columns.device).view(B, 1, 1)
         return ((self.columns - 1).clamp(0, m - 1) + offset).flatten()
 
@@ -130,28 +131,29 @@ def mixture(v: Float[Tensor, "B KJ"], columns: Int[Tensor, "B K J"], m: int, mix
     total = v.sum(2, keepdim=True)  # (B, K, 1)
     if mix == "paper":
         cum = s.cumsum(2)
-        return Mixture(v, columns, torch.cat((total - cum, cum - s), dim=1).mT)
+        return Mixture(v, columns, total - cum, cum - s)
     # The published code averages choices, parents and old states apart: the same sum with other weights.
     s = s.sum(1, keepdim=True)  # (B, 1, m)
     cum = s.cumsum(2)
     every = torch.arange(1, m + 1, device=v.device).expand(*columns.shape[:2], m)
-    return Mixture(s * total, every, torch.cat(((1 - cum) * total, (cum - s) * total), dim=1).mT)
+    return Mixture(s * total, every, (1 - cum) * total, (cum - s) * total)
 
 
-def neighbours(children: Int[Tensor, "P 2"], rows: Int[Tensor, "B K W"]) -> Int[Tensor, "B m 2*K"]:
-    """H[i] and H[i+1] of every beam: the children of its candidates."""
-    return torch.cat(take(children, rows[..., 1:-1].mT).unbind(3), dim=2)
+def sequences(children: Int[Tensor, "P 2"], rows: Int[Tensor, "B K W"]) -> Int[Tensor, "B K n"]:
+    """H[0 … m] of every beam: the first candidate's left child, and every candidate's right one."""
+    pairs = take(children, rows[..., 1:-1])  # (B, K, m, 2)
+    return torch.cat((pairs[:, :, :1, 0], pairs[..., 1]), dim=2)
 
 
 def average(pool: Pool, rows: Int[Tensor, "B K W"], weights: Mixture) -> Float[Tensor, "B m S"]:
-    """The soft beam's new states. One product for all, which unlike a scattered sum is the same each time on a GPU."""
-    parents = weights.parents.new_zeros(rows.shape).scatter_(2, weights.columns, weights.parents)[
-        ..., 1:-1
-    ]  # (B, K, m)
-    weight = torch.cat((parents.mT, weights.states), dim=2).unsqueeze(2).to(pool.states.dtype)  # (B, m, 1, 3K)
-    numbers = torch.cat((rows[..., 1:-1].mT, neighbours(pool.children, rows)), dim=2)  # (B, m, 3K)
-    with torch.autocast(rows.device.type, enabled=False):  # an average must not lose digits
-        return (weight @ take(pool.states, numbers)).squeeze(2)
+    """The soft beam's new states."""
+    H = take(pool.states, sequences(pool.children, rows))  # (B, K, m+1, S)
+    left, right, parents = (w.unsqueeze(3).to(H.dtype) for w in (weights.left, weights.right, weights.parents))
+    states = (left * H[:, :, :-1]).addcmul_(right, H[:, :, 1:]).sum(1)  # (B, m, S)
+    parents = parents * take(pool.states, rows.gather(2, weights.columns))  # (B, K, E, S)
+    # Of PyTorch's scattered sums the one that is the same each time on a GPU.
+    states.flatten(0, 1).index_put_((weights.positions(),), parents.flatten(0, 2), accumulate=True)
+    return states
 
 
 def path_spans(
@@ -159,6 +161,6 @@ def path_spans(
 ) -> Int[Tensor, "B m 3"]:
     """The spans of the sequence of one beam after one merge."""
     row = rows.gather(1, source.unsqueeze(2).expand(-1, -1, rows.shape[2]))  # (B, 1, W)
-    parent, (left, right) = row[:, 0, 1:-1], neighbours(pool.children, row).unbind(2)  # (B, m)
-    here = pool.numbers[: parent.shape[1]]
+    parent, H = row[:, 0, 1:-1], sequences(pool.children, row).squeeze(1)  # (B, m), (B, m+1)
+    left, right, here = H[:, :-1], H[:, 1:], pool.numbers[: parent.shape[1]]
     return take(pool.spans, parent.where(here == action, left.where(here < action, right)))
