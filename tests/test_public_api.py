@@ -26,6 +26,7 @@ def test_public_names() -> None:
         "TreeLSTM",
         "encoder",
         "encoders",
+        "interop",
         "onesoft_topk",
         "plain_topk",
         "stochastic_topk",

@@ -1,5 +1,6 @@
 """beamtree: latent-tree recursive networks."""
 
+from beamtree import interop
 from beamtree.beams import Beams, Encoding, Nodes
 from beamtree.cells import GRC, TreeLSTM
 from beamtree.encoders import encoder, encoders
@@ -19,6 +20,7 @@ __all__ = [
     "TreeLSTM",
     "encoder",
     "encoders",
+    "interop",
     "onesoft_topk",
     "plain_topk",
     "stochastic_topk",
