@@ -256,3 +256,15 @@ def test_memory_is_given_back_after_backward():
     del out
     gc.collect()
     assert watched() is None
+
+
+@encoders
+@pytest.mark.parametrize("engine", ["reference", "torch"])
+def test_weights_must_not_change_between_forward_and_backward(name, options, engine):
+    """A gradient at other weights than those of the forward pass would be wrong; PyTorch says so."""
+    encoder = make(name, engine, **options)
+    state = encoder(*inputs([6, 4])).state
+    with torch.no_grad():
+        encoder.cell.gates.weight.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        state.sum().backward()

@@ -132,7 +132,9 @@ class Replay(torch.autograd.Function):
         ctx.autocast = Autocast(leaves.device.type)
         spans = plan.spans.int() if request.dropout else None
         ctx.score_gradient = plan.score_gradient
-        ctx.save_for_backward(store, plan.children, spans, *plan.score_tensors)
+        # The weights too, so that PyTorch objects if they change before backward.
+        ctx.weights = len(weights)
+        ctx.save_for_backward(*weights, store, plan.children, spans, *plan.score_tensors)
         return store, plan.scores.clone()
 
     @staticmethod
@@ -140,7 +142,7 @@ class Replay(torch.autograd.Function):
     def backward(
         ctx: Any, store_gradient: Float[Tensor, "R S"], score_gradient: Float[Tensor, "B K"]
     ) -> tuple[Tensor | None, ...]:
-        store, children, spans, *score_tensors = ctx.saved_tensors
+        store, children, spans, *score_tensors = ctx.saved_tensors[ctx.weights :]
         leaves, dim = ctx.levels[0], ctx.cell.dim
         gradient = store_gradient.clone()  # of every state, complete once all its parents have come by
         weight_gradients = [torch.zeros_like(weight) for weight in ctx.cell.parameters()]

@@ -56,7 +56,10 @@ class SoftReplay(torch.autograd.Function):
         # Numbers of nodes fit 32 bits; they are the larger part of what is kept beside the states.
         spans = pool.spans.int() if request.dropout else None
         undo = copies(step._replace(rows=step.rows.int()) for step in trace.undo)
-        ctx.save_for_backward(pool.states, pool.logits, pool.children.int(), spans, nodes, request.active, *undo)
+        kept = (pool.states, pool.logits, pool.children.int(), spans, nodes, request.active, *undo)
+        # The weights too, so that PyTorch objects if they change before backward.
+        ctx.weights = len(weights)
+        ctx.save_for_backward(*weights, *kept)
         return torch.cat((leaves, take(pool.states, nodes))), trace.scores.clone()
 
     @staticmethod
@@ -64,7 +67,7 @@ class SoftReplay(torch.autograd.Function):
     def backward(
         ctx: Any, store_gradient: Float[Tensor, "rows S"], score_gradient: Float[Tensor, "B K"]
     ) -> tuple[Tensor | None, ...]:
-        states, logits, children, spans, nodes, active, *undo = ctx.saved_tensors
+        states, logits, children, spans, nodes, active, *undo = ctx.saved_tensors[ctx.weights :]
         children, dim = children.long(), ctx.cell.dim
         gradient = torch.zeros_like(states)  # of every state, complete once its users have come by
         gradient[: ctx.leaves] = store_gradient[: ctx.leaves]
