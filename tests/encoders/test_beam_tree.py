@@ -211,11 +211,12 @@ def test_bfloat16_autocast_stays_close(name, options, engine):
         close = encoder(x, lengths)
     assert close.state.dtype == close.beams.log_probs.dtype == torch.float32
     torch.testing.assert_close(close.state, exact.state, atol=0.05, rtol=0.05)
-    expected = torch.autograd.grad(exact.state.sin().sum(), tuple(encoder.parameters()))
-    found = torch.autograd.grad(close.state.sin().sum(), tuple(encoder.parameters()))
+    weights = [weight for name, weight in encoder.named_parameters() if name != "scorer.bias"]  # its gradient is 0
+    expected = torch.autograd.grad(exact.state.sin().sum(), weights)
+    found = torch.autograd.grad(close.state.sin().sum(), weights)
     for a, b in zip(found, expected, strict=True):
         assert a.dtype == torch.float32
-        assert (a - b).norm() <= 0.05 * b.norm() + 1e-3
+        assert (a - b).norm() <= 0.05 * b.norm() + 1e-4
 
 
 def test_distinct_trees_add_up():

@@ -112,5 +112,4 @@ def test_gradients_reach_only_what_asks_for_them(name, options):
     assert torch.equal(out.state.detach(), whole["state"])
     out.state.sum().backward()
     assert all(weight.grad is None for weight in encoder.cell.parameters())
-    assert encoder.leaf.state_dict().keys()
     assert all(weight.grad is not None for weight in encoder.leaf.parameters())

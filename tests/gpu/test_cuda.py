@@ -77,10 +77,11 @@ def test_bfloat16_autocast_stays_close(name, options):
     with torch.autocast("cuda", torch.bfloat16):
         close = encoder(x, lengths).state
     torch.testing.assert_close(close, exact, atol=0.05, rtol=0.05)
-    expected = torch.autograd.grad(exact.sin().sum(), tuple(encoder.parameters()))
-    found = torch.autograd.grad(close.sin().sum(), tuple(encoder.parameters()))
+    weights = [weight for name, weight in encoder.named_parameters() if name != "scorer.bias"]  # its gradient is 0
+    expected = torch.autograd.grad(exact.sin().sum(), weights)
+    found = torch.autograd.grad(close.sin().sum(), weights)
     for a, b in zip(found, expected, strict=True):
-        assert (a - b).norm() <= 0.05 * b.norm() + 1e-3
+        assert (a - b).norm() <= 0.05 * b.norm() + 1e-4
 
 
 @encoders
