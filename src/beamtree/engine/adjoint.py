@@ -99,7 +99,7 @@ class GRCAdjoint(Adjoint):
         gates = self.d_gates[rows]  # (R, 4, D)
         torch.mul(total, self.children[rows].view(-1, 2, cell.dim), out=gates[:, :2])
         torch.mul(total.squeeze(1), self.update[rows], out=gates[:, 2])
-        gates[:, :3] = aten.sigmoid_backward(gates[:, :3], open_)
+        aten.sigmoid_backward.grad_input(gates[:, :3], open_, grad_input=gates[:, :3])
         torch.mul(total, open_[:, 2:], out=gates[:, 3:])
         inner = (gates.flatten(1) @ cell.gates.weight).to(gradient.dtype)  # (R, 4D)
         if self.mask is not None:

@@ -34,12 +34,11 @@ class Pool:
 
     def compose(
         self,
-        left: Int[Tensor, "B *shape"],
-        right: Int[Tensor, "B *shape"],
+        children: Int[Tensor, "B *shape 2"],
         present: Bool[Tensor, "B *shape"],
     ) -> Int[Tensor, "B *shape"]:
-        """Append the parents of these nodes; the absent node's number where none is present."""
-        children = torch.stack((left, right), dim=-1).view(-1, 2)  # (n, 2)
+        """Append the parents of these pairs; the absent node's number where none is present."""
+        children = children.reshape(-1, 2)  # (n, 2)
         first, second = take(self.spans, children).unbind(1)  # (n, 3)
         mask = self.request.dropout.mask(first, second) if self.request.dropout else None
         states = self.request.cell(*take(self.states, children).unbind(1), mask)
@@ -47,7 +46,7 @@ class Pool:
         spans = torch.cat((first[:, :END], second[:, END:]), dim=1)
         new = self._append(states, spans)
         self.logits[new], self.children[new] = logits, children
-        return self.numbers[new].view(left.shape).where(present, self.absent)
+        return self.numbers[new].view(present.shape).where(present, self.absent)
 
     def add(self, states: Float[Tensor, "B m S"], spans: Int[Tensor, "B m 3"]) -> Int[Tensor, "B m"]:
         """Append states that are no parents."""

@@ -73,7 +73,7 @@ def run(pool: Pool) -> Trace:
         if request.duplicates == "merge":
             choices.append(Choice(rows, proposal.columns, proposal.forests, order))
         shift = shift_rows(pool, rows, proposal, order, active)
-        born = pool.compose(shift.left, shift.right, shift.present)  # (B, K, 2)
+        born = pool.compose(shift.pairs, shift.present)  # (B, K, 2)
         rows = shift.rows.scatter_(2, shift.columns, born)
         log_p = proposal.log_p.flatten(1).gather(1, order)
         normaliser = (pool.logits.take(shift.dead[..., 1]) - log_p).where(shift.moving, torch.inf)
@@ -94,7 +94,7 @@ def first_rows(pool: Pool) -> Int[Tensor, "B K W"]:
     leaves = torch.arange(B * N, device=pool.states.device).view(B, N)
     # A sample of one leaf gets a candidate that nobody takes, so that no row is ever empty.
     present = leaves[:, :-1] % N < (pool.request.lengths.unsqueeze(1) - 1).clamp(min=1)
-    row = pool.compose(leaves[:, :-1], leaves[:, 1:], present)  # (B, M)
+    row = pool.compose(torch.stack((leaves[:, :-1], leaves[:, 1:]), dim=2), present)  # (B, M)
     return pool.row(row).unsqueeze(1).expand(-1, pool.request.beam_size, -1)
 
 
@@ -155,8 +155,7 @@ class Shift(NamedTuple):
     moving: Bool[Tensor, "B k"]
     rows: Int[Tensor, "B k W"]
     columns: Int[Tensor, "B k 2"]  # where the new candidates go
-    left: Int[Tensor, "B k 2"]  # their children
-    right: Int[Tensor, "B k 2"]
+    pairs: Int[Tensor, "B k 2 2"]  # their children
     present: Bool[Tensor, "B k 2"]
 
 
@@ -184,7 +183,6 @@ def shift_rows(
         moving,
         rows,
         around[..., :2],
-        torch.stack((children[..., 0, 0], chosen), dim=2),
-        torch.stack((chosen, children[..., 2, 1]), dim=2),
+        torch.stack((children[..., 0, 0], chosen, chosen, children[..., 2, 1]), dim=2).unflatten(2, (2, 2)),
         dead[..., ::2] != pool.absent,
     )

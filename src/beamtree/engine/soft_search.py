@@ -90,8 +90,7 @@ def run(pool: Pool) -> SoftTrace:
         pairs = 2 * (K - 1)
         composed = pool.used
         new = pool.compose(
-            torch.cat((shift.left.flatten(1), elements[:, :-1]), dim=1),
-            torch.cat((shift.right.flatten(1), elements[:, 1:]), dim=1),
+            torch.cat((shift.pairs.flatten(1, 2), elements.unfold(1, 2, 1)), dim=1),
             torch.cat((shift.present.flatten(1), there), dim=1),
         )  # (B, 2(K−1) + m−1)
         hard = shift.rows.scatter_(2, shift.columns, new[:, :pairs].view(B, K - 1, 2))[..., :-1]
