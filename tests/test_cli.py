@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import beamtree
 from beamtree import bench, cli
+from beamtree.cli import terminal
 
 SMALL = ("bench", "--dim", "8", "--beam", "2", "-n", "8", "-b", "1", "--repeats", "1")
 
@@ -144,12 +145,12 @@ def test_the_number_of_threads_is_set_and_shown():
     ("value", "text"), [(None, "–"), (0.5, "0.50"), (1.0, "1.00"), (12.345, "12.3"), (123.4, "123"), (12345.6, "12346")]
 )
 def test_numbers_have_three_digits(value, text):
-    assert cli.digits(value) == text
+    assert terminal.digits(value) == text
 
 
 def test_units_are_those_a_person_would_choose():
-    assert [cli.duration(seconds) for seconds in (0.0042, 0.5, 12.0)] == ["4.20 ms", "500 ms", "12.0 s"]
-    assert [cli.memory(size) for size in (512, 3 * 2**20, 5 * 2**30)] == ["0.50 KiB", "3.00 MiB", "5.00 GiB"]
+    assert [terminal.duration(seconds) for seconds in (0.0042, 0.5, 12.0)] == ["4.20 ms", "500 ms", "12.0 s"]
+    assert [terminal.memory(size) for size in (512, 3 * 2**20, 5 * 2**30)] == ["0.50 KiB", "3.00 MiB", "5.00 GiB"]
 
 
 def test_the_module_is_the_program():

@@ -320,7 +320,7 @@ def test_no_leaves_are_no_tree() -> None:
 @pytest.mark.parametrize("reduces", [(), (1,), (0, 1, 0), (0, 0), (1, 0), (-1, 2)])
 def test_a_shape_that_does_not_fit_the_leaves_is_refused(reduces: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="the shape given for 2 leaves is not one binary tree"):
-        dataclasses.replace(Tree.parse("(a b)"), _reduces=reduces)
+        dataclasses.replace(Tree.parse("(a b)"), reduces=reduces)
 
 
 @dataclasses.dataclass

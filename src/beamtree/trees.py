@@ -31,7 +31,7 @@ class Tree:
     """
 
     leaves: tuple[str, ...]
-    _reduces: tuple[int, ...]
+    reduces: tuple[int, ...]  # how many constituents end after each leaf
 
     def __post_init__(self) -> None:
         if not self.leaves:
@@ -40,7 +40,7 @@ class Tree:
             if not isinstance(leaf, str) or leaf.split() != [leaf]:
                 raise ValueError(f"leaf {position} is {leaf!r}: a leaf must be a non-empty string without whitespace")
         depths = self._depths()
-        if len(depths) != len(self.leaves) or min(self._reduces) < 0 or min(depths) < 1 or depths[-1] != 1:
+        if len(depths) != len(self.leaves) or min(self.reduces) < 0 or min(depths) < 1 or depths[-1] != 1:
             raise ValueError(
                 f"the shape given for {len(self.leaves)} leaves is not one binary tree over them: "
                 "use Tree.parse, Tree.from_actions, Tree.from_spans or with_leaves"
@@ -147,7 +147,7 @@ class Tree:
         """The same shape over other tokens."""
         if len(leaves) != len(self):
             raise ValueError(f"a tree of {len(self)} leaves needs as many new ones, got {len(leaves)}")
-        return Tree(tuple(leaves), self._reduces)
+        return Tree(tuple(leaves), self.reduces)
 
     def __len__(self) -> int:
         """The number of leaves."""
@@ -159,7 +159,7 @@ class Tree:
         escaped = (leaf.replace("(", "-LRB-").replace(")", "-RRB-") for leaf in self.leaves)
         return " ".join(
             "(" * opens[position] + leaf + ")" * closes
-            for position, (leaf, closes) in enumerate(zip(escaped, self._reduces, strict=True))
+            for position, (leaf, closes) in enumerate(zip(escaped, self.reduces, strict=True))
         )
 
     def __repr__(self) -> str:
@@ -188,7 +188,7 @@ class Tree:
         # A merge at the right end of a stack of d elements joins the elements d-2 and d-1 of the sequence.
         return [
             depth - 1 + later
-            for depth, count in zip(self._depths(), self._reduces, strict=True)
+            for depth, count in zip(self._depths(), self.reduces, strict=True)
             for later in reversed(range(count))
         ]
 
@@ -202,7 +202,7 @@ class Tree:
         if self.is_leaf:
             return None
         split = self._split()
-        return Tree(self.leaves[:split], self._reduces[:split])
+        return Tree(self.leaves[:split], self.reduces[:split])
 
     @property
     def right(self) -> "Tree | None":
@@ -211,7 +211,7 @@ class Tree:
             return None
         split = self._split()
         # The root itself ends after the last leaf: it is the one constituent that stays behind.
-        return Tree(self.leaves[split:], (*self._reduces[split:-1], self._reduces[-1] - 1))
+        return Tree(self.leaves[split:], (*self.reduces[split:-1], self.reduces[-1] - 1))
 
     def _split(self) -> int:
         """Where the root's right subtree begins: after the last leaf that leaves one constituent."""
@@ -220,13 +220,13 @@ class Tree:
 
     def _depths(self) -> list[int]:
         """How many constituents wait on the parser's stack after each leaf and its reduces."""
-        return list(accumulate(1 - count for count in self._reduces))
+        return list(accumulate(1 - count for count in self.reduces))
 
     def _fold(self, units: Iterable[T], merge: Callable[[T, T], T]) -> list[T]:
         """The value of every parent, children first, from the leaves' values and a rule for two children."""
         stack: list[T] = []
         parents: list[T] = []
-        for unit, count in zip(units, self._reduces, strict=True):
+        for unit, count in zip(units, self.reduces, strict=True):
             stack.append(unit)
             for _ in range(count):
                 right = stack.pop()

@@ -1,1 +1,14 @@
-"""The benchmarks of the paper: reading, making, caching and batching them."""
+"""Data: the tasks of the paper, one's own files, and batches of them.
+
+data = beamtree.data.load("sst5")
+vocabulary = data.vocabulary()
+batches = data["train"].batches(vocabulary)
+"""
+
+from beamtree.data.batching import Batch, Batches, Buckets, Ragged
+from beamtree.data.loading import TASKS, Data, load
+from beamtree.data.samples import Sample
+from beamtree.data.split import Split
+from beamtree.data.vocabulary import Vocabulary
+
+__all__ = ["TASKS", "Batch", "Batches", "Buckets", "Data", "Ragged", "Sample", "Split", "Vocabulary", "load"]

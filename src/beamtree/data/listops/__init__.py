@@ -5,8 +5,8 @@ and `write` handle the original files. How the presets follow the paper: `beamtr
 """
 
 from beamtree.data.listops.expressions import TOKENS, depth, evaluate, gold_tree, to_brackets
-from beamtree.data.listops.files import Layout, read, write
-from beamtree.data.listops.splits import PRESETS, Example, Spec, generate, preset
+from beamtree.data.listops.files import Layout, parse, read, write
+from beamtree.data.listops.splits import PRESETS, Example, Spec, generate, generate_parts, preset
 
 __all__ = [
     "PRESETS",
@@ -17,7 +17,9 @@ __all__ = [
     "depth",
     "evaluate",
     "generate",
+    "generate_parts",
     "gold_tree",
+    "parse",
     "preset",
     "read",
     "to_brackets",

@@ -14,6 +14,7 @@ from typing import Literal
 
 from beamtree.data.listops.expressions import evaluate, to_brackets
 from beamtree.data.listops.splits import Example
+from beamtree.data.samples import at
 
 Layout = Literal["original", "lra"]
 
@@ -23,20 +24,24 @@ _COLUMNS = {"original": "label<TAB>expression", "lra": "expression<TAB>label"}
 
 def read(path: str | os.PathLike[str]) -> list[Example]:
     """All examples of a file; its first line tells which of the two layouts it has."""
-    path = Path(path)
-    examples: list[Example] = []
+    return list(parse(_lines(Path(path)), path))
+
+
+def parse(lines: Iterable[str], where: object) -> Iterator[Example]:
+    """The examples in the lines of a file."""
     layout: Layout = "original"
-    for number, line in enumerate(_lines(path), start=1):
+    empty = True
+    for number, line in enumerate(lines, start=1):
         if number == 1 and line.rstrip() == _LRA_HEADER:
             layout = "lra"
             continue
-        try:
-            examples.append(_parse(line, layout))
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {error}") from None
-    if not examples:
-        raise ValueError(f"{path}, line 1: the file holds no examples: each line should be {_COLUMNS[layout]}")
-    return examples
+        with at(where, number):
+            example = _parse(line, layout)
+        yield example
+        empty = False
+    if empty:
+        with at(where, 1):
+            raise ValueError(f"the file holds no examples: each line should be {_COLUMNS[layout]}")
 
 
 def write(path: str | os.PathLike[str], examples: Iterable[Example], layout: Layout = "original") -> None:

@@ -32,7 +32,7 @@ on its own, has another share of short ones. The training set is what the pool's
 
 import hashlib
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import NamedTuple
 
@@ -110,16 +110,40 @@ def generate(
     """
     if isinstance(spec, str):
         spec = preset(spec)
+    if spec.pool is not None:
+        return generate_parts([spec], seed, exclude, progress)[0]
     excluded = {example.tokens for example in exclude}
-    if spec.pool is None:
-        chosen = _distinct(spec, seed, spec.count, excluded, progress)
-    else:
+    return _labelled(_distinct(spec, seed, spec.count, excluded, progress), excluded)
+
+
+def generate_parts(
+    specs: Sequence[Spec],
+    seed: int,
+    exclude: Iterable[Example] = (),
+    progress: Callable[[int], None] | None = None,
+) -> list[list[Example]]:
+    """The examples of several splits of one pool, as `generate` gives them one by one."""
+    if not specs or specs[0].pool is None or len({_pool(spec) for spec in specs}) > 1:
+        raise ValueError(f"these splits are not parts of one pool: {list(specs)}")
+    pool = _distinct(specs[0], seed, specs[0].pool, set(), progress)
+    excluded = {example.tokens for example in exclude}
+    parts = []
+    for spec in specs:
         start, stop = spec.pool_part
-        part = _distinct(spec, seed, spec.pool, set(), progress)[start:stop]
         longest = spec.max_length if spec.kept_length is None else spec.kept_length
-        chosen = [tokens for tokens in part if len(tokens) <= longest and tokens not in excluded][: spec.count]
+        chosen = [tokens for tokens in pool[start:stop] if len(tokens) <= longest and tokens not in excluded]
+        parts.append(_labelled(chosen[: spec.count], excluded))
+    return parts
+
+
+def _pool(spec: Spec) -> Spec:
+    """What all splits of a pool have in common."""
+    return replace(spec, count=0, pool_part=(0, 0), kept_length=None)
+
+
+def _labelled(chosen: list[tuple[str, ...]], excluded: set[tuple[str, ...]]) -> list[Example]:
     if not excluded.isdisjoint(chosen) or len(set(chosen)) != len(chosen):
-        raise AssertionError(f"the split repeats an expression: {spec}, seed {seed}")
+        raise AssertionError("a split repeats an expression, or has one that was excluded")
     return [Example(tokens, evaluate(tokens)) for tokens in chosen]
 
 

@@ -1,90 +1,29 @@
-"""The program `beamtree`: its commands, and how they speak to the terminal."""
+"""`beamtree bench`: the engines beside the reference."""
 
 # ruff: noqa: B006 (a list is how typer is told the default of a repeatable option; nothing changes it)
 
 import json
 import platform
-import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
-from rich import box
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from typer.core import TyperGroup
 
 from beamtree import __version__, bench
 from beamtree.checks import check_integer
+from beamtree.cli.terminal import INTERRUPTED, digits, duration, make_table, memory, print_table, progress_bar
 from beamtree.encoders import encoders
 from beamtree.engine import ENGINES
 
 EVERY_ENGINE = list(ENGINES)
-INTERRUPTED = 130  # what shells give a program that Ctrl-C has ended
-
-
-class Program(TyperGroup):
-    """The commands, with one line for a user's mistake. Anything else that goes wrong shows its traceback."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, args or ["--help"])
-
-    def main(self, *args: Any, **settings: Any) -> Any:
-        alone = settings.pop("standalone_mode", True)
-        settings["standalone_mode"] = False  # errors come up to here
-        try:
-            code = super().main(*args, **settings)
-        except (KeyboardInterrupt, typer.Abort):
-            code = INTERRUPTED
-        except Exception as error:
-            message = mistake(error)
-            if message is None:
-                raise
-            typer.echo(f"error: {' '.join(message.split())}", err=True)
-            code = 2
-        return sys.exit(code) if alone else code
-
-
-def mistake(error: Exception) -> str | None:
-    """What to tell the user; None if it is not the user's mistake."""
-    if hasattr(error, "format_message"):  # of the command line itself; typer's versions name the class differently
-        context = getattr(error, "ctx", None)
-        return f"{error.format_message()} (see '{context.command_path if context else 'beamtree'} --help')"
-    return str(error) if isinstance(error, ValueError) else None
-
-
-app = typer.Typer(
-    name="beamtree", cls=Program, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
+EXAMPLE = (
+    "Example: every engine on long inputs, one at a time\n\n"
+    "  beamtree bench -e bt-grc -e bt-grc-onesoft -n 200 -n 500 -b 1"
 )
 
 
-def main() -> None:
-    app(prog_name="beamtree")
-
-
-def show_version(wanted: bool) -> bool:
-    if wanted:
-        typer.echo(f"beamtree {__version__}")
-        raise typer.Exit
-    return wanted
-
-
-@app.callback()
-def program(
-    version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
-    """Latent-tree recursive networks. `beamtree COMMAND --help` tells more of a command."""
-
-
-@app.command(
-    "bench",
-    epilog="Example: every engine on long inputs, one at a time\n\n"
-    "  beamtree bench -e bt-grc -e bt-grc-onesoft -n 200 -n 500 -b 1",
-)
 def bench_command(
     names: Annotated[
         list[str], typer.Option("--encoder", "-e", help=f"Repeatable. One of: {', '.join(encoders())}.")
@@ -139,10 +78,8 @@ def bench_command(
 
 def run_with_bar(cases: list[bench.Case], repeats: int) -> tuple[list[bench.Result], bool]:
     """The results, all or those until Ctrl-C, and whether that came."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     results: list[bench.Result] = []
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with progress_bar() as bar:
         task = bar.add_task("", total=len(cases))
 
         def show(case: bench.Case, result: bench.Result | None) -> None:
@@ -159,11 +96,9 @@ def run_with_bar(cases: list[bench.Case], repeats: int) -> tuple[list[bench.Resu
 
 
 def results_table(results: list[bench.Result]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     times = ("train\nstep", "×\nfaster", "inference", "×\nfaster")
     sizes = ("saved for\nbackward", "×\nless", "peak\nmemory", "×\nless")
-    for name in ("encoder", "length", "batch", "engine", *times, *sizes):
-        table.add_column(name, justify="left" if name in ("encoder", "engine") else "right", no_wrap=True)
+    table = make_table("encoder", "length", "batch", "engine", *times, *sizes, left=("encoder", "engine"))
     notes = any(result.note for result in results)
     if notes:
         table.add_column("note")
@@ -180,37 +115,6 @@ def results_table(results: list[bench.Result]) -> Table:
             *([result.note] if notes else []),
         )
     return table
-
-
-def print_table(table: Table) -> None:
-    """At its full width, in a file or a narrow window too: nothing is cut."""
-    width = Console(width=1000).measure(table).maximum
-    console = Console()
-    console.width = max(console.width, width)
-    console.print(table)
-
-
-def digits(value: float | None, unit: str = "") -> str:
-    """Three digits, never as a power of ten."""
-    if value is None:
-        return "–"
-    places = max(0, 3 - len(str(int(value))))
-    return f"{value:.{places}f}{unit}"
-
-
-def duration(seconds: float | None) -> str:
-    if seconds is None or seconds >= 1:
-        return digits(seconds, " s")
-    return digits(seconds * 1e3, " ms")
-
-
-def memory(size: int | None) -> str:
-    if size is None:
-        return digits(None)
-    for power, unit in ((30, " GiB"), (20, " MiB")):
-        if size >= 2**power:
-            return digits(size / 2**power, unit)
-    return digits(size / 2**10, " KiB")
 
 
 def device_name(device: str) -> str:

@@ -1,0 +1,284 @@
+"""`beamtree data`: what there is, where it comes from, what it looks like, and ListOps of any kind."""
+
+# ruff: noqa: B006 (a list is how typer is told the default of a repeatable option; nothing changes it)
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import numpy as np
+import typer
+from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
+
+from beamtree.checks import check_choice, check_integer, unknown
+from beamtree.cli.terminal import Group, make_table, memory, print_table, progress_bar
+from beamtree.data import cache, download, listops
+from beamtree.data.loading import TASKS, Data, load
+from beamtree.data.originals import SOURCES, Download, Source, copy_to, download_folder, find
+from beamtree.data.split import Split
+from beamtree.data.task import Option, Task
+
+app = typer.Typer(cls=Group, rich_markup_mode="rich", help="Get, make and look at the data of the tasks.")
+
+Name = Annotated[str, typer.Argument(help="A task (see 'beamtree data list'), or the path of your own data.")]
+From = Annotated[Path | None, typer.Option("--from", help="The folder with the originals.")]
+Settings = Annotated[list[str], typer.Option("--set", help="An option of the task, as seed=1; repeatable.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+@app.command("list", epilog="Example:\n\n  BEAMTREE_DATA=~/corpora beamtree data list")
+def list_command(as_json: AsJson = False) -> None:
+    """List the tasks, and whether their originals are at hand."""
+    rows = [{"name": task.name, "splits": len(task.columns), **_standing(task)} for task in TASKS.values()]
+    if as_json:
+        typer.echo(json.dumps([{**row, "about": TASKS[row["name"]].about} for row in rows], indent=2))
+        return
+    table = make_table("task", "splits", "labels", "data", "about", left=("task", "data", "about"))
+    for row, task in zip(rows, TASKS.values(), strict=True):
+        table.add_row(task.name, str(row["splits"]), str(len(task.labels)), row["data"], task.about)
+    print_table(table)
+    typer.echo("\n'beamtree data show TASK' counts its samples; 'beamtree data get TASK' downloads what is missing.")
+
+
+def _standing(task: Task) -> dict[str, Any]:
+    data = Data(task, {})
+    if not any(part.sources for part in task.parts):
+        return {"data": "generated", "missing": []}
+    missing = [split for split in data if data.missing(split)]
+    here = "missing" if len(missing) == len(data.splits) else "in part" if missing else "here"
+    return {"data": here, "missing": missing}
+
+
+@app.command(
+    "show", epilog="Examples:\n\n  beamtree data show listops --split near-iid\n\n  beamtree data show reviews.csv"
+)
+def show_command(
+    name: Name,
+    splits: Annotated[list[str], typer.Option("--split", help="Only this one; repeatable.")] = [],
+    settings: Settings = [],
+    origin: From = None,
+    examples: Annotated[int, typer.Option(help="How many samples of each split to print.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Count the samples of a task: lengths, labels, and an example with its gold tree.
+
+    A split is made when it is first asked for, and kept in the cache from then on.
+    """
+    check_integer("examples", examples, at_least=0)
+    with _bar() as bar:
+        data = load(name, None, roots=None if origin is None else [origin], progress=bar, **_options(settings))
+        wanted = [data.task.part(split)[1].name for split in splits] or list(data)
+        found = {split: _described(data, split, examples) for split in wanted}
+    if as_json:
+        report = {"name": data.name, "about": data.task.about, "labels": data.labels, "options": data.options}
+        typer.echo(json.dumps({**report, "splits": found}, indent=2, ensure_ascii=False))
+        return
+    typer.echo(f"{data.name}: {data.task.about}")
+    if data.options:
+        typer.echo("options: " + ", ".join(f"{key}={_text(value)}" for key, value in data.options.items()))
+    typer.echo()
+    _print_splits(data, found)
+
+
+def _described(data: Data, split: str, examples: int) -> dict[str, Any]:
+    column = data.task.part(split)[1]
+    described: dict[str, Any] = {"title": column.title, "about": column.about, "published": column.published}
+    if missing := data.missing(split):
+        return {**described, "missing": missing}
+    found = data[split]
+    lengths = found.lengths
+    statistics = {"min": lengths.min(), "median": np.median(lengths), "mean": lengths.mean(), "max": lengths.max()}
+    return {
+        **described,
+        "samples": len(found),
+        "lengths": {key: round(float(value), 2) for key, value in statistics.items()},
+        "labels": found.label_counts(),
+        "examples": [_example(found, index) for index in range(min(examples, len(found)))],
+    }
+
+
+def _example(split: Split, index: int) -> dict[str, Any]:
+    sample = split[index]
+    texts = {"text": " ".join(sample.tokens), "second": sample.second and " ".join(sample.second)}
+    trees = {"tree": sample.tree, "second_tree": split.second_tree(index)}
+    found = {**texts, "label": sample.label, **{key: tree and str(tree) for key, tree in trees.items()}}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _print_splits(data: Data, found: dict[str, dict[str, Any]]) -> None:
+    lengths = ("shortest", "median", "mean", "longest")
+    table = make_table("split", "samples", "published", *lengths, "about", left=("split", "about"))
+    for split, row in found.items():
+        published = "–" if row["published"] is None else f"{row['published']:,}"
+        if "missing" in row:
+            table.add_row(split, "missing", published, *["–"] * 4, row["about"])
+        else:
+            numbers = [f"{row['lengths'][key]:g}" for key in ("min", "median", "mean", "max")]
+            table.add_row(split, f"{row['samples']:,}", published, *numbers, row["about"])
+    print_table(table)
+    there = {split: row for split, row in found.items() if "missing" not in row}
+    if there:
+        typer.echo()
+        shares = make_table("labels, %", *data.labels, left=("labels, %",))
+        for split, row in there.items():
+            shares.add_row(split, *(f"{100 * row['labels'][label] / row['samples']:.1f}" for label in data.labels))
+        print_table(shares)
+    for split, row in there.items():
+        for example in row["examples"]:
+            typer.echo(f"\n{split}: {example['label']}")
+            for key in ("text", "tree", "second", "second_tree"):
+                if key in example:
+                    typer.echo(f"  {key.replace('_', ' ')}: {example[key]}")
+    for message in dict.fromkeys(row["missing"] for row in found.values() if "missing" in row):
+        typer.echo(f"\nmissing: {message}")
+
+
+@app.command("get", epilog="Examples:\n\n  beamtree data get sst5\n\n  beamtree data get imdb --from ~/Downloads")
+def get_command(
+    name: Annotated[str, typer.Argument(help=f"A task, or a source: {', '.join(SOURCES)}.")],
+    origin: Annotated[
+        Path | None, typer.Option("--from", help="Take the originals from this folder instead of downloading them.")
+    ] = None,
+) -> None:
+    """Get the originals of a task: download them from their authors' addresses, or take them from a folder.
+
+    What came of a download that broke off stays, and the next one goes on from there.
+    """
+    for source in _sources(name):
+        if origin is not None:
+            typer.echo(f"{source.name}: {copy_to(find(source, [origin]), download_folder(source))}")
+            continue
+        with progress_bar(DownloadColumn(), TransferSpeedColumn()) as bar:
+            folder = _download(source, bar)
+        typer.echo(f"{source.name}: {folder}")
+
+
+def _sources(name: str) -> list[Source]:
+    task = TASKS.get(name)
+    names = dict.fromkeys(source for part in task.parts for source in part.sources) if task else {}
+    if not names and name in SOURCES:
+        names = {name: None}
+    if not names and task:
+        raise ValueError(f"{name} is generated: there is nothing to get, 'beamtree data show {name}' makes it")
+    if not names:
+        raise ValueError(unknown("task or source", name, dict.fromkeys((*TASKS, *SOURCES))))
+    return [SOURCES[source] for source in names]
+
+
+def _download(source: Source, bar: Progress) -> Path:
+    tasks: dict[str, Any] = {}
+
+    def show(file: Download, done: int, size: int | None) -> None:
+        if file.file not in tasks:
+            tasks[file.file] = bar.add_task(file.file, total=size)
+        bar.update(tasks[file.file], completed=done, total=size)
+
+    download.get(source, progress=show)
+    return download_folder(source)
+
+
+make_app = typer.Typer(cls=Group, rich_markup_mode="rich", help="Write data of your own parameters.")
+app.add_typer(make_app, name="make")
+
+
+@make_app.command(
+    "listops",
+    epilog="Examples:\n\n  beamtree data make listops 900-1000 --out test.tsv --seed 1\n\n"
+    "  beamtree data make listops dg-train --count 5000 --max-length 60 --out small.tsv.xz",
+)
+def make_listops(
+    preset: Annotated[str, typer.Argument(help=f"Where to start from: {', '.join(listops.PRESETS)}.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write; .xz packs it.")],
+    seed: Annotated[int, typer.Option(help="The same seed gives the same file on any machine.")] = 0,
+    count: Annotated[int | None, typer.Option(help="How many expressions.")] = None,
+    operator_probability: Annotated[float | None, typer.Option(help="Of a list where a digit could be.")] = None,
+    min_args: Annotated[int | None, typer.Option(help="Of a list.")] = None,
+    max_args: Annotated[int | None, typer.Option(help="Of a list.")] = None,
+    max_depth: Annotated[int | None, typer.Option(help="Of the grammar: at it there are only digits.")] = None,
+    min_length: Annotated[int | None, typer.Option(help="In tokens, included.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="In tokens, included.")] = None,
+    min_nesting: Annotated[int | None, typer.Option(help="Of lists in lists.")] = None,
+    max_nesting: Annotated[int | None, typer.Option(help="Of lists in lists.")] = None,
+    exclude: Annotated[list[Path], typer.Option(help="A file whose expressions must not occur; repeatable.")] = [],
+    layout: Annotated[str, typer.Option(help="original: label, expression; lra: expression, label.")] = "original",
+) -> None:
+    """Write a file of ListOps: a split of the paper, or one with other parameters."""
+    check_choice("layout", layout, get_args(listops.Layout))
+    given: dict[str, Any] = {
+        "operator_probability": operator_probability,
+        **{"min_args": min_args, "max_args": max_args, "max_depth": max_depth, "count": count},
+        **{"min_length": min_length, "max_length": max_length},
+        **{"min_nesting": min_nesting, "max_nesting": max_nesting},
+    }
+    changed = {key: value for key, value in given.items() if value is not None}
+    spec = listops.preset(preset)
+    if spec.pool is not None and changed:  # a part of a pool is what it is; with other parameters it is drawn alone
+        spec = replace(
+            spec, pool=None, pool_part=(0, 0), kept_length=None, max_length=spec.kept_length or spec.max_length
+        )
+    spec = replace(spec, **changed)
+    if not out.parent.is_dir():
+        raise ValueError(f"{out}: there is no folder {out.parent}: make it first")
+    with _bar() as bar:
+        excluded = [example for path in exclude for example in listops.read(_existing(path))]
+        found = listops.generate(spec, seed, excluded, lambda done: bar("expressions", done, spec.pool or spec.count))
+        listops.write(out, found, layout)  # type: ignore[arg-type]
+    typer.echo(f"{out}: {len(found):,} expressions")
+
+
+@app.command("cache", epilog="Example:\n\n  beamtree data cache --clear")
+def cache_command(
+    clear: Annotated[bool, typer.Option("--clear", help="Remove the prepared data; originals stay.")] = False,
+) -> None:
+    """List the prepared data that is kept, or remove it."""
+    found = cache.entries()
+    if clear:
+        for entry in found:
+            cache.remove(entry)
+        typer.echo(f"{cache.cache_folder()}: {len(found)} removed, {memory(sum(entry.bytes for entry in found))}")
+        return
+    table = make_table("data", "splits", "size", "folder", left=("data", "splits", "folder"))
+    for entry in found:
+        splits = ", ".join((entry.parameters or {}).get("splits", ["damaged"]))
+        table.add_row(entry.name, splits, memory(entry.bytes), entry.path.name)
+    typer.echo(f"{cache.cache_folder()}: {memory(sum(entry.bytes for entry in found))}")
+    if found:
+        print_table(table)
+
+
+@contextmanager
+def _bar() -> Iterator[Any]:
+    """A function that is told what is being made, how far it is, and of how much."""
+    with progress_bar() as bar:
+        tasks: dict[str, Any] = {}
+
+        def show(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield show
+
+
+def _options(settings: list[str]) -> dict[str, Option]:
+    """'seed=1' → {"seed": 1}"""
+    options: dict[str, Option] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name:
+            raise ValueError(f"--set {setting}: it must be name=value, as in seed=1")
+        options[name] = {"true": True, "false": False}.get(value.lower(), int(value) if value.isdecimal() else value)
+    return options
+
+
+def _text(value: Option) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file")
+    return path

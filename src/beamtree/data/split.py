@@ -1,0 +1,179 @@
+"""A split of a data set: its samples in a few arrays, which may be memory-mapped.
+
+    split = load("sst5", "test")
+    split[0]                                   # a Sample: tokens, label, gold tree
+    split.batches(vocabulary)[[0, 1, 2]]       # the padded Batch of three of them
+
+Texts are kept as places in a list of words, without loss, so that a vocabulary can be chosen later: it is a table from
+these places to its ids.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Integer
+
+from beamtree.checks import unknown
+from beamtree.data.batching import Batches, Ragged
+from beamtree.data.samples import Sample
+from beamtree.data.vocabulary import Vocabulary
+from beamtree.trees import Tree
+
+GoldTree = Callable[[Sequence[str]], Tree]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Labelled texts, or pairs of them. `gold` makes the gold trees where the arrays do not hold them."""
+
+    words: tuple[str, ...]
+    tokens: Ragged  # places in `words`
+    labels: Integer[np.ndarray, "S"]  # places in `label_names`
+    label_names: tuple[str, ...]
+    second: Ragged | None = None
+    reduces: Integer[np.ndarray, "T"] | None = None  # of the gold trees: how many constituents end in each token
+    gold: GoldTree | None = None
+
+    @classmethod
+    def from_samples(
+        cls, samples: Iterable[Sample], label_names: Sequence[str], gold: GoldTree | None = None
+    ) -> "Split":
+        places = _Places()
+        names = {name: number for number, name in enumerate(label_names)}
+        labels, reduces, sides = array("i"), array("i"), (_Side(places), _Side(places))
+        paired = treed = 0
+        for sample in samples:
+            label = names.get(sample.label)
+            if label is None:
+                raise ValueError(unknown("label", sample.label, names))
+            labels.append(label)
+            sides[0].append(sample.tokens)
+            if sample.second is not None:
+                sides[1].append(sample.second)
+                paired += 1
+            if sample.tree is not None:
+                reduces.extend(sample.tree.reduces)
+                treed += 1
+        for count, what in ((paired, "a second text"), (treed, "a gold tree")):
+            if count not in (0, len(labels)):
+                raise ValueError(f"{count} of {len(labels)} samples have {what}: all must have one, or none")
+        return cls(
+            words=tuple(places),
+            tokens=sides[0].ragged(),
+            labels=_compact(labels),
+            label_names=tuple(label_names),
+            second=sides[1].ragged() if paired else None,
+            reduces=_compact(reduces) if treed else None,
+            gold=gold,
+        )
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, index: int) -> Sample:
+        tokens = self._text(self.tokens, index)
+        second = None if self.second is None else self._text(self.second, index)
+        return Sample(tokens, self.label_names[self.labels[index]], second, self.tree(index))
+
+    def __iter__(self) -> Iterator[Sample]:
+        return (self[index] for index in range(len(self)))
+
+    def tree(self, index: int) -> Tree | None:
+        """The gold tree of a sample's text, where there is one."""
+        if self.reduces is not None:
+            index %= len(self)
+            start, end = self.tokens.offsets[index : index + 2]
+            return Tree(self._text(self.tokens, index), tuple(self.reduces[start:end].tolist()))
+        return None if self.gold is None else self.gold(self._text(self.tokens, index))
+
+    def second_tree(self, index: int) -> Tree | None:
+        """The gold tree of a pair's second text, where there is one."""
+        return None if self.gold is None or self.second is None else self.gold(self._text(self.second, index))
+
+    @cached_property
+    def lengths(self) -> Integer[np.ndarray, "S"]:
+        """The number of tokens of each sample, of a pair's longer side."""
+        return self.tokens.lengths if self.second is None else np.maximum(self.tokens.lengths, self.second.lengths)
+
+    def label_counts(self) -> dict[str, int]:
+        counts = np.bincount(self.labels, minlength=len(self.label_names)).tolist()
+        return dict(zip(self.label_names, counts, strict=True))
+
+    def word_counts(self) -> Counter[str]:
+        """How often each word occurs, in both sides of pairs."""
+        counts = sum(np.bincount(side.flat, minlength=len(self.words)) for side in self._sides())
+        return Counter(dict(zip(self.words, np.asarray(counts).tolist(), strict=True)))
+
+    def unknown_share(self, vocabulary: Vocabulary) -> float:
+        """The share of tokens that are not in the vocabulary."""
+        counts = self.word_counts()
+        return sum(n for word, n in counts.items() if word not in vocabulary) / max(counts.total(), 1)
+
+    def batches(self, vocabulary: Vocabulary) -> Batches:
+        """The split as ids of a vocabulary, ready for `Buckets` and a DataLoader."""
+        ids = vocabulary.lookup(self.words)
+        first, second = (None if side is None else Ragged(ids[side.flat], side.offsets) for side in self._both())
+        assert first is not None
+        return Batches(first, self.labels, second, pad=vocabulary.PAD)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Everything but the labels' names, as arrays that a cache can hold; `from_arrays` takes them back."""
+        text = "\n".join(self.words).encode("utf-8", "surrogatepass")
+        found = {"words": np.frombuffer(text, dtype=np.uint8), "labels": self.labels}
+        for name, side in zip(("tokens", "second"), self._both(), strict=True):
+            if side is not None:
+                found |= {name: side.flat, f"{name}-offsets": side.offsets}
+        return found if self.reduces is None else found | {"reduces": self.reduces}
+
+    @classmethod
+    def from_arrays(
+        cls, arrays: dict[str, np.ndarray], label_names: Sequence[str], gold: GoldTree | None = None
+    ) -> "Split":
+        text = arrays["words"].tobytes().decode("utf-8", "surrogatepass")
+        tokens, second = (
+            Ragged(arrays[name], arrays[f"{name}-offsets"]) if name in arrays else None for name in ("tokens", "second")
+        )
+        assert tokens is not None
+        words = tuple(text.split("\n")) if text else ()
+        return cls(words, tokens, arrays["labels"], tuple(label_names), second, arrays.get("reduces"), gold)
+
+    def _text(self, side: Ragged, index: int) -> tuple[str, ...]:
+        return tuple(self.words[place] for place in side[index].tolist())
+
+    def _both(self) -> tuple[Ragged | None, Ragged | None]:
+        return self.tokens, self.second
+
+    def _sides(self) -> list[Ragged]:
+        return [side for side in self._both() if side is not None]
+
+
+class _Places(dict[str, int]):
+    """The place of each word: the next free one for a new word."""
+
+    def __missing__(self, word: str) -> int:
+        place = self[word] = len(self)
+        return place
+
+
+class _Side:
+    """Texts as they come in."""
+
+    def __init__(self, places: _Places) -> None:
+        self.places, self.flat, self.offsets = places, array("i"), array("q", [0])
+
+    def append(self, tokens: Sequence[str]) -> None:
+        self.flat.extend(map(self.places.__getitem__, tokens))
+        self.offsets.append(len(self.flat))
+
+    def ragged(self) -> Ragged:
+        return Ragged(_compact(self.flat), np.frombuffer(self.offsets, dtype=np.int64))
+
+
+def _compact(values: "array[int]") -> Integer[np.ndarray, "T"]:
+    """In the smallest type that holds them all."""
+    full = np.array(values, dtype=np.int32)
+    return full.astype(np.min_scalar_type(int(full.max(initial=0))))

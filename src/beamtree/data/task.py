@@ -1,0 +1,97 @@
+"""What a task is: splits, under the paper's column names, and how they are made.
+
+A split's name is the paper's column in small letters, with "-" for what is no letter or digit: "Len MM" is "len-mm".
+Either finds it. `published` is the number of samples in the authors' files, where they are the original ones.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from beamtree.checks import unknown
+from beamtree.data.originals import Originals
+from beamtree.data.samples import Sample
+from beamtree.data.split import GoldTree, Split
+
+Option = bool | int | str
+Progress = Callable[[str, int, int | None], None]  # what is being made, how far it is, and of how much
+
+
+@dataclass(frozen=True)
+class Column:
+    """A split, as the paper's tables name it."""
+
+    title: str
+    about: str = ""
+    published: int | None = None
+
+    @property
+    def name(self) -> str:
+        return slug(self.title)
+
+
+@dataclass(frozen=True)
+class Materials:
+    """What a split is made of: the originals, the task's options, and the task's other splits."""
+
+    originals: Mapping[str, Originals]
+    options: Mapping[str, Any]
+    load: Callable[[str], Split]
+    progress: Progress
+
+
+@dataclass(frozen=True)
+class Part:
+    """Splits that are made together, since they come from the same originals or the same draw."""
+
+    columns: tuple[Column, ...]
+    make: Callable[[Materials], Mapping[str, Iterable[Sample]]]  # by the titles of the columns
+    sources: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()  # of the sources, those that it needs though they need not be there
+    options: tuple[str, ...] = ()  # those of the task's options that it heeds
+    found: Mapping[str, Originals] = field(default_factory=dict)  # sources that need not be looked for
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task. One without labels takes them from its data."""
+
+    name: str
+    about: str
+    labels: tuple[str, ...]
+    parts: tuple[Part, ...]
+    options: Mapping[str, Option] = field(default_factory=dict)  # with their defaults
+    gold: GoldTree | None = None
+    words: tuple[str, ...] | None = None  # all there are, where the language is a formal one
+    min_count: int = 1  # of a word in the training text, to be in the vocabulary
+    pair: bool = False
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return tuple(column for part in self.parts for column in part.columns)
+
+    def part(self, split: str) -> tuple[Part, Column]:
+        """Where a split, named in any of its ways, belongs."""
+        for part in self.parts:
+            for column in part.columns:
+                if column.name == slug(split):
+                    return part, column
+        raise ValueError(f"{self.name}: {unknown('split', split, [column.name for column in self.columns])}")
+
+    def settings(self, options: Mapping[str, Option]) -> dict[str, Option]:
+        """The options given, with the defaults of the others."""
+        for name, value in options.items():
+            if name not in self.options:
+                known = self.options or ["none"]
+                raise ValueError(f"{self.name}: {unknown('option', name, known)}")
+            default = self.options[name]
+            if type(value) is not type(default):
+                kind = {bool: "true or false", int: "an integer", str: "a word"}[type(default)]
+                raise ValueError(f"{self.name}: the option {name} is {value!r}: it must be {kind}")
+        return {**self.options, **options}
+
+
+def slug(title: str) -> str:
+    """'Con. OOD' → 'con-ood'"""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")

@@ -1,0 +1,248 @@
+"""Word vectors made by others, GloVe (Pennington et al. 2014) above all: reading them, and a matrix for a vocabulary.
+
+    vectors = read("glove.840B.300d.txt", wanted=counts)
+    vocabulary = Vocabulary.build(counts, min_count=5, known=vectors)
+    weight = vectors.matrix_for(vocabulary)
+
+Files are text, `word v1 … vD` in each line, under a line `count D` or not, plain or packed as .gz, .xz or .zip; or .npz
+with the arrays `words` and `vectors`. Of a text, line by line, only the wanted words are kept: a file of many gigabytes
+needs no more memory than they do. Brackets have two spellings, "(" and the Treebank's "-lrb-": either finds the other.
+"""
+
+import contextlib
+import gzip
+import io
+import lzma
+import os
+import zipfile
+import zlib
+from array import array
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.lib.npyio import NpzFile
+from torch import Tensor
+
+from beamtree.checks import check_integer
+from beamtree.data.vocabulary import Vocabulary
+
+_BRACKETS = [
+    (bracket, f"-{form}-", f"-{form.upper()}-")
+    for bracket, form in zip("()[]{}", ("lrb", "rrb", "lsb", "rsb", "lcb", "rcb"), strict=True)
+]
+_FORMS = {form: forms for forms in _BRACKETS for form in forms}
+# The last is what zipfile raises where a file is encrypted, or packed in a way that it does not know.
+_DAMAGE = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zipfile.BadZipFile, zlib.error, RuntimeError)
+_BUFFER = 1 << 20  # bytes: lines are found faster in large blocks
+_NOTHING = "none of its words is wanted: it may be of another language, or have capitals where the text has none"
+
+
+class Vectors:
+    """Words with their vectors, the rows of a matrix; of a word that is there twice the first counts."""
+
+    def __init__(self, words: Sequence[str], matrix: Float[np.ndarray, "W D"]) -> None:
+        if matrix.ndim != 2 or matrix.dtype.kind != "f" or len(matrix) != len(words):
+            raise ValueError(
+                f"the vectors are {matrix.dtype} of shape {matrix.shape}: they must be floats of shape "
+                f"({len(words)}, D), a row for each of the {len(words)} words"
+            )
+        if not matrix.size:
+            raise ValueError(f"the vectors are of shape {matrix.shape}: there must be at least one word and one value")
+        finite = np.isfinite(matrix).all(axis=1)
+        if not finite.all():
+            raise ValueError(f"the vector of {words[int(finite.argmin())]!r} holds NaN or infinity")
+        self.words, self.matrix = tuple(words), matrix
+        self._rows = {word: row for row, word in reversed(list(enumerate(words)))}
+
+    @property
+    def dim(self) -> int:
+        return self.matrix.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __contains__(self, word: object) -> bool:
+        return isinstance(word, str) and self._row(word) is not None
+
+    def __repr__(self) -> str:
+        return f"<Vectors of {len(self)} words, {self.dim} values each>"
+
+    def coverage(self, counts: Mapping[str, int]) -> float:
+        """The share of the tokens, counted by word, that have a vector."""
+        total = sum(counts.values())
+        if total < 1:
+            raise ValueError("counts is empty: there are no tokens of which a share could have vectors")
+        return sum(count for word, count in counts.items() if word in self) / total
+
+    def matrix_for(self, vocabulary: Vocabulary, seed: int = 101) -> Float[Tensor, "V D"]:
+        """The vectors in the order of the vocabulary's ids, in float32.
+
+        PAD is zero. UNK, SEP and words without a vector are drawn from U(±√(3/D)), of squared length 1 on average.
+        """
+        check_integer("seed", seed, at_least=0)
+        words = vocabulary.words()
+        found = [self._row(word) for word in words]
+        found[: vocabulary.SEP + 1] = [None] * (vocabulary.SEP + 1)  # they stand for no word of a text
+        has = np.array([row is not None for row in found])
+        matrix = np.empty((len(words), self.dim), dtype=np.float32)
+        matrix[has] = self.matrix[[row for row in found if row is not None]]
+        # The old generator, as NumPy promises to keep its sequence: the rows are the same everywhere.
+        bound = (3 / self.dim) ** 0.5
+        matrix[~has] = np.random.RandomState(seed).uniform(-bound, bound, (int((~has).sum()), self.dim))
+        matrix[vocabulary.PAD] = 0
+        return torch.from_numpy(matrix)
+
+    def _row(self, word: str) -> int | None:
+        row = self._rows.get(word)
+        if row is None and word in _FORMS:
+            row = next((self._rows[form] for form in _FORMS[word] if form in self._rows), None)
+        return row
+
+
+def read(path: str | os.PathLike[str], wanted: Container[str] | None = None) -> Vectors:
+    """The vectors of a file: all of them, or those of the wanted words."""
+    path = Path(path)
+    with _damage(path):
+        if path.suffix.lower() == ".npz":
+            return _read_arrays(path, wanted)
+        with _opened(path) as file:
+            return _read_lines(file, path, wanted)
+
+
+def _read_lines(lines: Iterable[bytes], path: Path, wanted: Container[str] | None) -> Vectors:
+    words: list[str] = []
+    values = array("f")  # which grows in place: a list of rows would have to be copied into one matrix
+    dim = number = 0
+    try:  # once, and not `with at(…)` for each line, which would take longer than reading it
+        for full_line in lines:
+            number += 1
+            line = full_line.rstrip()
+            if not line:
+                continue
+            if not dim:
+                dim, header = _dimension(line)
+                if header:
+                    continue
+            end = _word_end(line, dim)
+            # A word is any bytes: one that is no UTF-8 is not wanted, and no reason to stop.
+            word = line[:end].decode("utf-8", "surrogateescape")
+            if wanted is None or _is_wanted(word, wanted):
+                values.frombytes(_parsed(line[end + 1 :]).tobytes())
+                words.append(word)
+    except ValueError as error:
+        raise ValueError(f"{path}, line {number}: {error}") from None
+    if not dim:
+        raise ValueError(f"{path}, line 1: the file holds no vectors: each line should be a word and its values")
+    if not words:
+        raise ValueError(f"{path}: {_NOTHING}")
+    return Vectors(words, np.frombuffer(values, dtype=np.float32).reshape(len(words), dim))
+
+
+def _dimension(line: bytes) -> tuple[int, bool]:
+    """The number of values in each line, from the first one, and whether that is only a header, `count D`."""
+    parts = line.split(b" ")
+    if len(parts) == 2 and all(part.isdigit() for part in parts) and int(parts[1]):
+        return int(parts[1]), True
+    dim = 0
+    while dim < len(parts) - 1 and _is_number(parts[-1 - dim]):
+        dim += 1
+    if not dim:
+        raise ValueError(f"a word and its values expected, separated by single spaces, found {_shown(line)}")
+    return dim, False
+
+
+def _word_end(line: bytes, dim: int) -> int:
+    """Where the word ends. It may itself hold spaces, as ". . ." does in GloVe 840B, but a number is no part of one."""
+    extra = line.count(b" ") - dim
+    end = line.find(b" ") if extra == 0 else len(line.rsplit(b" ", dim)[0])
+    last = line[line.rfind(b" ", 0, end) + 1 : end]
+    if extra < 0 or not last or (extra > 0 and _is_number(last)):
+        raise ValueError(
+            f"a word and {dim} values expected, separated by single spaces, found {max(0, extra + dim)} values: "
+            f"{_shown(line)}"
+        )
+    return end
+
+
+def _parsed(text: bytes) -> Float[np.ndarray, "D"]:
+    parts = text.decode("utf-8", "replace").split(" ")  # numbers are read faster from text than from bytes
+    try:
+        values = list(map(float, parts))
+    except ValueError:
+        wrong = next(part for part in parts if not _is_number(part))
+        raise ValueError(f"{wrong!r} is no number, as all values after the word should be") from None
+    with np.errstate(over="ignore"):
+        row = np.array(values, dtype=np.float32)
+    if not np.isfinite(row).all():
+        wrong = parts[int(np.isfinite(row).argmin())]
+        raise ValueError(f"the value {wrong!r} is not finite, or too large for single precision")
+    return row
+
+
+def _read_arrays(path: Path, wanted: Container[str] | None) -> Vectors:
+    try:
+        with open(path, "rb") as file:  # numpy would leave a damaged one open
+            arrays = np.load(file, allow_pickle=False)
+            if not isinstance(arrays, NpzFile) or not {"words", "vectors"} <= set(arrays):
+                raise ValueError("it should hold the arrays 'words' and 'vectors'")
+            words, matrix = arrays["words"], arrays["vectors"]
+        if words.ndim != 1 or words.dtype.kind != "U":
+            raise ValueError(f"'words' is {words.dtype} of shape {words.shape}: it must be one row of strings")
+        vectors = Vectors(words.tolist(), matrix)
+        if wanted is None:
+            return vectors
+        kept = [row for row, word in enumerate(vectors.words) if _is_wanted(word, wanted)]
+        if not kept:
+            raise ValueError(_NOTHING)
+        return Vectors([vectors.words[row] for row in kept], matrix[kept])
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _is_wanted(word: str, wanted: Container[str]) -> bool:
+    return word in wanted or (word in _FORMS and any(form in wanted for form in _FORMS[word]))
+
+
+def _is_number(part: bytes | str) -> bool:
+    try:
+        float(part)
+    except ValueError:
+        return False
+    return True
+
+
+def _shown(text: bytes) -> str:
+    return repr(text[:40].decode("utf-8", "replace")) + ("…" if len(text) > 40 else "")
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """The unpacked bytes of the file."""
+    with contextlib.ExitStack() as stack:
+        match path.suffix.lower():
+            case ".gz":
+                raw: Any = stack.enter_context(gzip.open(path))
+            case ".xz":
+                raw = stack.enter_context(lzma.open(path))
+            case ".zip":
+                archive = stack.enter_context(zipfile.ZipFile(path))
+                names = [name for name in archive.namelist() if not name.endswith("/")]
+                if len(names) != 1:
+                    held = f"{len(names)} files ({', '.join(names)})" if names else "no file"
+                    raise ValueError(f"{path}: it holds {held}: unpack it, and give the one that you want")
+                raw = stack.enter_context(archive.open(names[0]))
+            case _:
+                raw = stack.enter_context(open(path, "rb", buffering=0))
+        yield stack.enter_context(io.BufferedReader(raw, _BUFFER))
+
+
+@contextlib.contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except _DAMAGE as error:
+        raise ValueError(f"{path}: the file is damaged, or not what its name says ({error}): get it anew") from None

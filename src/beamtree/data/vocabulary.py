@@ -1,0 +1,149 @@
+"""The words that a model knows, each with its id: what a checkpoint needs to be of any use.
+
+    vocabulary = Vocabulary.build(Counter(tokens), min_count=5, max_size=50_000, known=vectors)
+    vocabulary.ids(["the", "film"])     # [3, 17]; a word that is not in it is UNK
+
+The first three ids are for padding, for unknown words and for the separator of a pair. They stand for no word of a
+text: their spellings "<pad>", "<unk>" and "<sep>" are unknown words where a text has them.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Container, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Int
+
+from beamtree.checks import check_flag, check_integer, unknown
+
+_SPECIAL = ("<pad>", "<unk>", "<sep>")
+
+
+class Vocabulary:
+    """Immutable; the words have the ids from 3 on, in the order given. A closed one takes no unknown words."""
+
+    PAD: ClassVar[int] = 0
+    UNK: ClassVar[int] = 1
+    SEP: ClassVar[int] = 2
+
+    __slots__ = ("_closed", "_ids", "_words")
+
+    def __init__(self, words: Iterable[str], closed: bool = False) -> None:
+        check_flag("closed", closed)
+        self._words = (*_SPECIAL, *words)
+        self._closed = closed
+        self._ids: dict[str, int] = {}
+        for number, word in enumerate(self._words[len(_SPECIAL) :], start=len(_SPECIAL)):
+            if not isinstance(word, str) or word.split() != [word]:
+                raise ValueError(f"word {number} is {word!r}: a word must be a non-empty string without whitespace")
+            if word in _SPECIAL:
+                raise ValueError(f"word {number} is {word!r}, which stands for no word: leave it out")
+            if self._ids.setdefault(word, number) != number:
+                raise ValueError(f"word {number} is {word!r}, as is word {self._ids[word]}: each may be there once")
+
+    @classmethod
+    def build(
+        cls,
+        counts: Mapping[str, int],
+        min_count: int = 1,
+        max_size: int | None = None,
+        known: Container[str] | None = None,
+        closed: bool = False,
+    ) -> "Vocabulary":
+        """The words that occur `min_count` times and are `known`, the most frequent first, then by the alphabet.
+
+        `max_size` is the number of words, with PAD, UNK and SEP not counted.
+        """
+        check_integer("min_count", min_count, at_least=1)
+        if max_size is not None:
+            check_integer("max_size", max_size, at_least=1)
+        frequent = [
+            (-count, word)
+            for word, count in counts.items()
+            if count >= min_count and word not in _SPECIAL and (known is None or word in known)
+        ]
+        return cls((word for _, word in sorted(frequent)[:max_size]), closed)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the words in their order, in hexadecimal digits."""
+        return hashlib.sha256("\n".join(self._words).encode("utf-8", "surrogatepass")).hexdigest()
+
+    def __len__(self) -> int:
+        """The number of ids: of words, and three more."""
+        return len(self._words)
+
+    def __contains__(self, word: object) -> bool:
+        return word in self._ids
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Vocabulary):
+            return NotImplemented
+        return self._words == other._words and self._closed == other._closed
+
+    def __hash__(self) -> int:
+        return hash((self._words, self._closed))
+
+    def __repr__(self) -> str:
+        return f"<Vocabulary of {len(self)} ids{', closed' if self._closed else ''}>"
+
+    def ids(self, tokens: Iterable[str]) -> list[int]:
+        """The ids of the tokens. An unknown one has the id UNK, or is an error if the vocabulary is closed."""
+        if self._closed:
+            try:
+                return [self._ids[token] for token in tokens]
+            except KeyError as error:
+                raise ValueError(unknown("token", error.args[0], self._ids)) from None
+        find = self._ids.get
+        return [find(token, self.UNK) for token in tokens]
+
+    def lookup(self, words: Sequence[str]) -> Int[np.ndarray, "W"]:
+        """The ids of the words as an array: with it as a table, texts stored as places in `words` become ids."""
+        return np.array(self.ids(words), dtype=np.int32)
+
+    def words(self, ids: Iterable[int] | None = None) -> list[str]:
+        """The words of these ids, or of all in the order of their ids."""
+        if ids is None:
+            return list(self._words)
+        ids = list(ids)
+        for number in ids:
+            if not 0 <= number < len(self):
+                raise ValueError(f"there is no word of id {number}: ids go from 0 to {len(self) - 1}")
+        return [self._words[number] for number in ids]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a JSON list of all words, a line each, in the order of their ids; it appears only when complete."""
+        path = Path(path)
+        text = json.dumps(self._words, ensure_ascii=False, indent=0)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with open(handle, "wb") as file:
+                # Half a pair of surrogates, which a user's JSON may hold, is no UTF-8: it stays as the escape \udc80.
+                file.write(text.encode("utf-8", "backslashreplace") + b"\n")
+            os.chmod(temporary, 0o644)  # temporary files are private, data is not
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], closed: bool = False) -> "Vocabulary":
+        """The vocabulary that was saved there; whether it is closed is for the task to say."""
+        try:
+            words = json.loads(Path(path).read_bytes())
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}: it is no JSON file ({error}): it should be a list of words") from None
+        if not isinstance(words, list) or tuple(words[: len(_SPECIAL)]) != _SPECIAL:
+            raise ValueError(f"{path}: it is no vocabulary, which is a JSON list that begins {', '.join(_SPECIAL)}")
+        try:
+            return cls(words[len(_SPECIAL) :], closed)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
