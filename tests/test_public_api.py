@@ -24,6 +24,7 @@ def test_public_names() -> None:
         "TopK",
         "Tree",
         "TreeLSTM",
+        "data",
         "encoder",
         "encoders",
         "interop",

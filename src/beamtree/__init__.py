@@ -1,6 +1,6 @@
 """beamtree: latent-tree recursive networks."""
 
-from beamtree import interop
+from beamtree import data, interop
 from beamtree.beams import Beams, Encoding, Nodes
 from beamtree.cells import GRC, TreeLSTM
 from beamtree.encoders import encoder, encoders
@@ -18,6 +18,7 @@ __all__ = [
     "TopK",
     "Tree",
     "TreeLSTM",
+    "data",
     "encoder",
     "encoders",
     "interop",

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import os
 import random
 import tarfile
 from collections import Counter
@@ -13,11 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import real_files
 from beamtree.data import imdb
 from beamtree.data.samples import Sample
 from beamtree.data.words import tokenize
-
-FOLDERS = [*os.environ.get("BEAMTREE_DATA", "").split(os.pathsep), str(Path(__file__).parents[3] / "shared" / "data")]
 
 FILES = [
     ("aclImdb/train/neg/10_1.txt", "Bad."),
@@ -149,10 +147,7 @@ def test_duplicates_are_the_test_samples_whose_text_is_known() -> None:
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    for folder in FOLDERS:
-        if folder and (Path(folder) / "imdb" / "aclImdb_labeled_50k.tar.xz").exists():
-            return Path(folder) / "imdb"
-    pytest.skip("the real reviews, imdb/aclImdb_labeled_50k.tar.xz, are in no folder that BEAMTREE_DATA names")
+    return real_files.find("imdb/aclImdb_labeled_50k.tar.xz").parent
 
 
 def members(path: Path) -> Iterator[tuple[str, str]]:

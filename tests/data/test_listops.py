@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import real_files
 from beamtree.data import listops
 from beamtree.data.listops import (
     PRESETS,
@@ -34,7 +35,6 @@ from beamtree.data.listops.sampling import Grammar, Sampler
 from beamtree.trees import Tree
 
 OPERATORS = ["[MIN", "[MAX", "[MED", "[SM"]
-FOLDERS = [*os.environ.get("BEAMTREE_DATA", "").split(os.pathsep), str(Path(__file__).parents[3] / "shared" / "data")]
 
 # Run-time type checks make drawing ten times slower, and here are no shapes to check.
 FULL_SPEED = pytest.mark.usefixtures("shape_checks_off")
@@ -551,11 +551,8 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path)
 
 @pytest.fixture(scope="module")
 def real() -> Path:
-    for folder in FOLDERS:
-        path = Path(folder) / "listops" / "test_d20s.tsv.xz"
-        if folder and path.exists():
-            return path
-    pytest.skip("the real ListOps test set, listops/test_d20s.tsv.xz, is in no folder that BEAMTREE_DATA names")
+    path: Path = real_files.find("listops/test_d20s.tsv.xz")
+    return path
 
 
 def test_the_real_test_set_is_read_and_written_byte_for_byte(real: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import gzip
 import lzma
 import math
-import os
 import tarfile
 import zipfile
 from collections import Counter
@@ -15,13 +14,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import real_files
 from beamtree.data import vectors
 from beamtree.data.vectors import Vectors
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import tokenize
 
-FOLDERS = [*os.environ.get("BEAMTREE_DATA", "").split(os.pathsep), str(Path(__file__).parents[3] / "shared" / "data")]
-
+GLOVE_6B = "vectors/glove_6B_100d_taskvocab.npz"
 GLOVE = b"the 0.1 -0.2 3\n, 1e-3 0 .5\nfilm 7 8 9\n"
 
 
@@ -241,12 +240,7 @@ def test_coverage_is_a_share_of_tokens() -> None:
 
 
 def test_the_real_vectors_cover_the_real_text() -> None:
-    for folder in FOLDERS:
-        path, text = Path(folder) / "vectors" / "glove_6B_100d_taskvocab.npz", Path(folder) / "imdb" / "contrast.tar.xz"
-        if folder and path.exists() and text.exists():
-            break
-    else:
-        pytest.skip("glove_6B_100d_taskvocab.npz and imdb/contrast.tar.xz are in no folder that BEAMTREE_DATA names")
+    path, text = real_files.find(GLOVE_6B), real_files.find("imdb/contrast.tar.xz")
     read = vectors.read(path)
     assert (len(read), read.dim, read.matrix.dtype) == (82_625, 100, np.dtype("float16"))
     with tarfile.open(text) as archive:
@@ -256,3 +250,30 @@ def test_the_real_vectors_cover_the_real_text() -> None:
     assert 0.97 < read.coverage(counts) < 0.99
     vocabulary = Vocabulary.build(counts, min_count=2, known=read)
     assert torch.equal(read.matrix_for(vocabulary), vectors.read(path, wanted=vocabulary).matrix_for(vocabulary))
+
+
+def test_vectors_of_a_source_are_found_by_its_name(tmp_path):
+    with zipfile.ZipFile(tmp_path / "glove.6B.zip", "w") as archive:
+        for width in (50, 100):
+            archive.writestr(f"glove.6B.{width}d.txt", f"the{' 0.5' * width}\ncat{' 1' * width}\n")
+    found = vectors.load("glove-6b", dim=100, wanted={"cat"}, roots=[tmp_path])
+    assert (found.words, found.dim) == (("cat",), 100)
+
+
+@pytest.mark.parametrize(
+    ("name", "dim", "message"),
+    [
+        ("glove", 50, "known: glove-6b, glove-840b"),
+        ("glove-840b", 50, "no vectors of width 50"),
+        ("glove-6b", 300, "lacks"),
+    ],
+)
+def test_vectors_that_are_not_there_are_named(tmp_path, name, dim, message):
+    (tmp_path / "glove.6B.100d.txt").write_text("the" + " 1" * 100)
+    with pytest.raises(ValueError, match=message):
+        vectors.load(name, dim=dim, roots=[tmp_path])
+
+
+def test_the_real_vectors_are_found_by_name():
+    folder = real_files.find(GLOVE_6B).parents[1]
+    assert len(vectors.load("glove-6b", dim=100, roots=[folder])) == 82_625

@@ -184,7 +184,7 @@ TASKS = (
                 ),
                 _reviews,
                 ("imdb", "imdb-contrast"),
-                ("official",),
+                options=("official",),
             ),
             _rewritten("Con. OOD", "the contrast set", "imdb-contrast", "test_contrast.tsv"),
             _rewritten("Count. OOD", "the counterfactual set", "imdb-counterfactual", "new/test.tsv"),

@@ -17,9 +17,9 @@ from beamtree.checks import unknown
 from beamtree.data import imdb, logic, nli, own, sst
 from beamtree.data.cache import Prepared, stored
 from beamtree.data.listops import task as listops
-from beamtree.data.originals import SOURCES, Originals, find
+from beamtree.data.originals import SOURCES, NotFound, Originals, find
 from beamtree.data.split import Split
-from beamtree.data.task import Column, Materials, Option, Part, Progress, Task
+from beamtree.data.task import Column, Materials, Option, Part, Progress, Task, slug
 from beamtree.data.vectors import Vectors
 from beamtree.data.vocabulary import Vocabulary
 
@@ -62,7 +62,7 @@ class Data:
         return iter(self.splits)
 
     def __contains__(self, split: object) -> bool:
-        return split in self.splits
+        return isinstance(split, str) and slug(split) in self.splits
 
     def __getitem__(self, split: str) -> Split:
         part, column = self.task.part(split)
@@ -74,7 +74,7 @@ class Data:
         """What must be got before the split can be made; None if nothing."""
         try:
             self._originals(self.task.part(split)[0])
-        except ValueError as error:
+        except NotFound as error:
             return str(error)
         return None
 
@@ -94,7 +94,8 @@ class Data:
             return Vocabulary(self.task.words, closed=True)
         counted = [split for split in self if not self.missing(split)] if include_test else [self._training_split()]
         counts: Counter[str] = sum((self[split].word_counts() for split in counted), Counter())
-        return Vocabulary.build(counts, min_count or self.task.min_count, max_size, known=vectors)
+        least = self.task.min_count if min_count is None else min_count
+        return Vocabulary.build(counts, least, max_size, known=vectors)
 
     def _training_split(self) -> str:
         return "train" if "train" in self else self.splits[0]

@@ -208,7 +208,7 @@ TASKS = (
                 ),
                 _split_c,
                 ("logic",),
-                ("and_only",),
+                options=("and_only",),
             ),
         ),
         options={"and_only": False},

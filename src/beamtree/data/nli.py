@@ -106,7 +106,7 @@ def _sick(part: str, count: int) -> Part:
 
     def make(m: Materials) -> Mapping[str, Iterable[Sample]]:
         originals = m.originals["sick"]
-        if originals.actual(file).endswith("SICK.txt"):
+        if "SICK.txt" in originals.actual(file):
             return {part: read_sick(originals.lines(file), originals.label(file), part, tokenize)}
         return {part: _read(m, "sick", file)}
 

@@ -32,7 +32,9 @@ def task(path: Path) -> Task:
             for title, file in files.items()
         }
 
-    part = Part(tuple(map(Column, files)), make, options=("tokenizer",), found={"own": originals})
+    # By its path: two folders may hold files of one name, size and time that are not the same.
+    found = {str(folder.resolve()): originals}
+    part = Part(tuple(map(Column, files)), make, options=("tokenizer",), found=found)
     return Task(slug(path.name) or "data", f"own data: {path}", (), (part,), {"tokenizer": "words"})
 
 

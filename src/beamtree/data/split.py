@@ -85,9 +85,10 @@ class Split:
     def tree(self, index: int) -> Tree | None:
         """The gold tree of a sample's text, where there is one."""
         if self.reduces is not None:
+            text = self._text(self.tokens, index)  # which refuses an index that there is not
             index %= len(self)
             start, end = self.tokens.offsets[index : index + 2]
-            return Tree(self._text(self.tokens, index), tuple(self.reduces[start:end].tolist()))
+            return Tree(text, tuple(self.reduces[start:end].tolist()))
         return None if self.gold is None else self.gold(self._text(self.tokens, index))
 
     def second_tree(self, index: int) -> Tree | None:

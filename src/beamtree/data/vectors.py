@@ -14,6 +14,7 @@ import gzip
 import io
 import lzma
 import os
+import re
 import zipfile
 import zlib
 from array import array
@@ -27,7 +28,8 @@ from jaxtyping import Float
 from numpy.lib.npyio import NpzFile
 from torch import Tensor
 
-from beamtree.checks import check_integer
+from beamtree.checks import check_integer, unknown
+from beamtree.data.originals import SOURCES, find
 from beamtree.data.vocabulary import Vocabulary
 
 _BRACKETS = [
@@ -111,6 +113,27 @@ def read(path: str | os.PathLike[str], wanted: Container[str] | None = None) -> 
             return _read_arrays(path, wanted)
         with _opened(path) as file:
             return _read_lines(file, path, wanted)
+
+
+def load(
+    name: str,
+    dim: int = 300,
+    wanted: Container[str] | None = None,
+    roots: Iterable[str | os.PathLike[str]] | None = None,
+) -> Vectors:
+    """The vectors of a source, "glove-6b" or "glove-840b", wherever it is found; `dim` is their width."""
+    known = {source.name: source for source in SOURCES.values() if source.name.startswith("glove")}
+    if name not in known:
+        raise ValueError(unknown("vectors", name, known))
+    widths = {int(width[1]): file.name for file in known[name].files if (width := re.search(r"(\d+)d", file.name))}
+    if dim not in widths:
+        raise ValueError(f"{name} has no vectors of width {dim}: there are {', '.join(map(str, widths))}")
+    file = widths[dim]
+    originals = find(known[name], roots, [file])
+    if originals.actual(file).endswith(".npz"):
+        return read(originals.where / originals.actual(file), wanted)
+    with originals.open(file) as lines:
+        return _read_lines(lines, Path(originals.label(file)), wanted)
 
 
 def _read_lines(lines: Iterable[bytes], path: Path, wanted: Container[str] | None) -> Vectors:

@@ -6,7 +6,7 @@
 `sources` is the table of addresses, `finding` knows the folders, `reading` the archives.
 """
 
-from beamtree.data.originals.finding import copy_to, default_roots, download_folder, find
+from beamtree.data.originals.finding import NotFound, copy_to, default_roots, download_folder, find
 from beamtree.data.originals.reading import Folder, Originals
 from beamtree.data.originals.sources import SOURCES, Download, File, Source
 
@@ -15,6 +15,7 @@ __all__ = [
     "Download",
     "File",
     "Folder",
+    "NotFound",
     "Originals",
     "Source",
     "copy_to",

@@ -13,12 +13,16 @@ from beamtree.data.originals.sources import Source
 _ENDINGS = {".zip", ".tar", ".tgz", ".txz", *PACKED}  # of archives; half a download has another
 
 
+class NotFound(ValueError):
+    """Originals that are nowhere; the message says where to get them."""
+
+
 def find(source: Source, roots: Iterable[str | os.PathLike[str]] | None = None, files: Iterable[str] = ()) -> Originals:
     """The source's originals in the first of the folders that has them all, else in the first that has enough.
 
     Enough are the files that are not optional, and `files`. The folders are those of `default_roots` unless others are
-    given. That an archive lacks a file shows when it is
-    first read, unless it is a zip: listing a packed tar takes as long as unpacking it.
+    given. That an archive lacks a file shows when it is first read, unless it is a zip or `files` are asked for:
+    listing a packed tar takes as long as unpacking it.
     """
     places = default_roots(source) if roots is None else [Path(root) for root in roots]
     names = set(files)
@@ -46,7 +50,7 @@ def find(source: Source, roots: Iterable[str | os.PathLike[str]] | None = None, 
                     complaint = lacks(found.where, required)
     if enough is None:
         get = f"'beamtree data get {source.name}' downloads it, or " if source.downloads else ""
-        raise ValueError(
+        raise NotFound(
             f"{complaint}: {get}get it from {source.homepage} and put it into a folder that BEAMTREE_DATA names"
         )
     return enough
@@ -72,12 +76,13 @@ def download_folder(source: Source) -> Path:
 
 def _candidates(source: Source, root: Path) -> Iterator[Originals]:
     """What may be the source in that folder: archives and folders, the named sub-folders first."""
+    single = {name for file in source.files for name in file.names}  # which, packed, may look like an archive
     with readable(str(root)):
         for folder in [root / name for name in (*source.folders, "")]:
             if folder.is_dir():
                 for pattern in source.archives:
                     for path in sorted(folder.glob(pattern)):
-                        if path.suffix in _ENDINGS and path.is_file():
+                        if path.suffix in _ENDINGS and path.stem not in single and path.is_file():
                             yield _archive(source, path)
                 yield Folder(source, folder)
 

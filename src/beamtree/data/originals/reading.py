@@ -139,7 +139,7 @@ class Folder(Originals):
         return str(self.where / path)
 
     def _chunks(self, path: str) -> Iterator[bytes]:
-        unpack = PACKED.get(Path(path).suffix)
+        unpack = PACKED.get(Path(path).suffix.lower())
         with open(self.where / path, "rb") if unpack is None else unpack(self.where / path) as stream:
             yield from _blocks(stream)
 
