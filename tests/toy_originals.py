@@ -17,6 +17,11 @@ def table(*rows: str) -> list[str]:
     return ["Sentiment\tText", *(row.replace(" ", "\t", 1) for row in rows)]
 
 
+def maximum(digit: str, tokens: int) -> str:
+    """A line of ListOps whose expression, one list of a digit again and again, has so many tokens."""
+    return f"{digit}\t{'( ' * (tokens - 1)}[MAX {f'{digit} ) ' * (tokens - 2)}] )"
+
+
 SICK = [
     "pair_ID\tsentence_A\tsentence_B\tentailment_label\trelatedness_score\tSemEval_set",
     "1\tA dog runs\tAn animal runs\tENTAILMENT\t4.5\tTRAIN",
@@ -63,8 +68,8 @@ ORIGINALS: dict[str, list[str]] = {
     "snli_1.0/snli_1.0_dev.jsonl": [pair("neutral", "A man.", "A tall man."), pair("-", "A", "B")],
     "SICK/SICK.txt": SICK,
     "listops/train_d20s.tsv": [
-        *("7\t7", f"9\t{'( ' * 101}[MAX {' ) '.join(['9'] * 100)} ) ] )", "2\t( ( ( [MIN 4 ) 2 ) ] )"),
-        *(f"8\t{'( ' * 101}[MAX {' ) '.join(['8'] * 100)} ) ] )", "1\t1", f"8\t{'( ' * 99}[MAX {'8 ) ' * 98}] )"),
+        *("7\t7", maximum("9", 102), "2\t( ( ( [MIN 4 ) 2 ) ] )"),
+        *(maximum("8", 102), "1\t1", maximum("8", 100)),
     ],
     "listops/test_d20s.tsv": ["3\t3"],
 }

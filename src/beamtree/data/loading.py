@@ -174,7 +174,7 @@ def load(
     """
     if str(name) in TASKS:
         task = TASKS[str(name)]
-    elif Path(name).exists():
+    elif os.path.exists(name):  # of a Path, a name that is too long would be an error
         task = own.task(Path(name))
     else:
         raise ValueError(f"{unknown('task', str(name), TASKS)}, or the path of a .tsv, .csv or .jsonl file that exists")

@@ -10,6 +10,7 @@ from pathlib import Path
 from beamtree.checks import check_choice
 from beamtree.data import tables
 from beamtree.data.originals import File, Folder, Source
+from beamtree.data.originals.reading import readable
 from beamtree.data.samples import Sample
 from beamtree.data.task import Column, Materials, Part, Task, slug
 from beamtree.data.words import tokenize
@@ -51,7 +52,9 @@ def _files(path: Path) -> dict[str, str]:
         tables.kind_of(path)
         return {_stem(path.name): path.name}
     found: dict[str, str] = {}
-    for file in sorted(entry.name for entry in path.iterdir() if entry.is_file()):
+    with readable(str(path)):
+        names = [entry.name for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(".")]
+    for file in sorted(names):
         try:
             tables.kind_of(file)
         except ValueError:
