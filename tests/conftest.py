@@ -3,6 +3,8 @@
 import functools
 import importlib.util
 import os
+import sys
+from pathlib import Path
 
 import jaxtyping
 import pytest
@@ -13,6 +15,15 @@ from torch.utils._device import _device_constructors
 def installed(name):
     return importlib.util.find_spec(name) is not None
 
+
+if installed("triton"):
+    if not torch.cuda.is_available():
+        os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU, slowly
+    # Triton reads the source of its kernels, which must be as it was written: imported before the hook is there.
+    name, path = "beamtree.engine.fused.kernels", Path(__file__).parents[1] / "src/beamtree/engine/fused/kernels.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
 
 # Must come before the first import of beamtree. Optional, as is hypothesis: a GPU machine may have neither.
 if installed("beartype"):

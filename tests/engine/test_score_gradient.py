@@ -59,7 +59,7 @@ def test_linear_gradient_is_the_gradient(scale, monkeypatch):
 def test_linear_gradient_survives_large_scores(monkeypatch):
     """Normalisers that move by hundreds of nats: a difference of running sums would have no right digit left."""
     linear, written_out, trace = linear_and_written_out(60, torch.float32, monkeypatch)
-    normalisers = torch.stack([step.normaliser for step in trace.steps])
+    normalisers = trace.steps.normaliser
     finite = normalisers[normalisers.isfinite()]
     assert finite.max() - finite.min() > 100
     torch.testing.assert_close(linear, written_out, rtol=1e-4, atol=1e-4)

@@ -103,18 +103,21 @@ class Noise:
 
     def at(self, step: int) -> tuple[Float[Tensor, "B K M"] | None, Float[Tensor, "B K J"] | None]:
         """For one step; steps must be asked for in order."""
-        request = self.request
-        if not request.stochastic:
+        if not self.request.stochastic:
             return None, None
         if step % self.STEPS == 0:
-            steps = min(self.STEPS, request.steps - step)
-            candidates, beams = (
-                gumbel((steps, *self.like.shape, width), self.like, request.generator)
-                for width in (request.candidates, request.branching)
-            )
-            self.drawn = candidates, beams
+            self.drawn = self.stretch(step)
         candidates, beams = (noise[step % self.STEPS] for noise in self.drawn)
-        return candidates, None if request.soft else beams
+        return candidates, None if self.request.soft else beams
+
+    def stretch(self, step: int) -> tuple[Float[Tensor, "T B K M"], Float[Tensor, "T B K J"]]:
+        """For the next STEPS steps, or those that are left."""
+        request, steps = self.request, min(self.STEPS, self.request.steps - step)
+        candidates, beams = (
+            gumbel((steps, *self.like.shape, width), self.like, request.generator)
+            for width in (request.candidates, request.branching)
+        )
+        return candidates, beams
 
 
 def choose(

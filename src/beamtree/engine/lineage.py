@@ -31,18 +31,9 @@ class Lineages(NamedTuple):
 
 def trace_back(trace: Trace) -> Lineages:
     """The history of each final beam."""
-    single, triple = trace.roots, trace.roots.unsqueeze(2).expand(-1, -1, 3)
-    source, action, dead, born, normaliser = (
-        stack([step[field] for step in trace.steps], like)
-        for field, like in enumerate((single, single, triple, triple[..., :2], trace.scores))
-    )
+    source, *fields = trace.steps
     slots = slots_after(source)
-    return Lineages(along(slots, action), along(slots, dead), along(slots, born), along(slots, normaliser))
-
-
-def stack(values: list[Tensor], like: Shaped[Tensor, "B K *rest"]) -> Shaped[Tensor, "T B K *rest"]:
-    """The values of all steps; `like` has the shape of one, for the case that there is none."""
-    return torch.stack(values) if values else like.unsqueeze(0)[:0]
+    return Lineages(*(along(slots, field) for field in fields))
 
 
 def slots_after(source: Int[Tensor, "T B K"]) -> Int[Tensor, "T B K"]:

@@ -4,6 +4,8 @@ A node's number is its row in the pool, for all samples alike: first the B·N le
 the very end the absent node, which stands wherever a row has no candidate.
 """
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
@@ -17,18 +19,13 @@ class Pool:
     """States of nodes, the scorer's logits, the children, and the spans covered."""
 
     @torch.no_grad()
-    def __init__(self, request: Request, size: int) -> None:
-        B, N, S = request.leaves.shape
+    def __init__(self, request: Request, size: int, tables: "Tables | None" = None) -> None:
+        """With room for `size` nodes, in these tables or in new ones."""
+        B, N, _ = request.leaves.shape
         leaves = request.leaves.detach()
         self.request, self.absent, self.used = request, size, 0
-        self.numbers = torch.arange(size, device=leaves.device)
-        # Filled, since assigning a number to an element would make a GPU wait for it. What has no logit of its own
-        # (leaves, soft states, the absent node) has −inf, what has no children the absent node.
-        self.states = leaves.new_empty(size + 1, S)
-        self.logits = torch.full((size + 1,), -torch.inf, dtype=request.score_dtype, device=leaves.device)
-        self.children = torch.full((size + 1, 2), size, device=leaves.device)
-        self.spans = torch.zeros(size + 1, 3, dtype=torch.long, device=leaves.device)
-        self.states[size].zero_()
+        self.heights: Tensor | None = None  # (P,): of every node, where a search notes them
+        self.states, self.logits, self.children, self.spans, self.numbers = tables or new_tables(request, size)
         number = self.numbers[: B * N].unsqueeze(1)
         self.add(leaves, torch.cat((number // N, number % N, number % N + 1), dim=1).view(B, N, 3))
 
@@ -60,6 +57,31 @@ class Pool:
         new = slice(self.used, self.used + len(states))
         self.states[new], self.spans[new], self.used = states, spans, new.stop
         return new
+
+
+class Tables(NamedTuple):
+    """The memory of a pool, a row for each node and one for the absent node."""
+
+    states: Float[Tensor, "P S"]
+    logits: Float[Tensor, "P"]
+    children: Int[Tensor, "P 2"]
+    spans: Int[Tensor, "P 3"]
+    numbers: Int[Tensor, "P-1"]
+
+
+def new_tables(request: Request, size: int) -> Tables:
+    """Filled, since assigning a number to an element would make a GPU wait for it. What has no logit of its own
+    (leaves, soft states, the absent node) has −inf, what has no children the absent node."""
+    device, S = request.leaves.device, request.leaves.shape[2]
+    states = torch.empty(size + 1, S, dtype=request.leaves.dtype, device=device)
+    states[size].zero_()
+    return Tables(
+        states,
+        torch.full((size + 1,), -torch.inf, dtype=request.score_dtype, device=device),
+        torch.full((size + 1, 2), size, device=device),
+        torch.zeros(size + 1, 3, dtype=torch.long, device=device),
+        torch.arange(size, device=device),
+    )
 
 
 def take(table: Shaped[Tensor, "P width"], numbers: Int[Tensor, "*shape"]) -> Shaped[Tensor, "*shape width"]:

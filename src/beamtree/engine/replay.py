@@ -27,7 +27,11 @@ from beamtree.engine.search import Trace, copies, search
 
 def encode(request: Request) -> Chart:
     """Search, and replay where a gradient is wanted."""
-    trace = search(request)
+    return encode_trace(request, search(request))
+
+
+def encode_trace(request: Request, trace: Trace) -> Chart:
+    """The chart of a finished search."""
     lineages = trace_back(trace)
     chart = make_chart(trace.pool, lineages.action, lineages.node, trace.scores, trace.roots)
     if not request.wants_gradient():
@@ -67,7 +71,7 @@ def make_plan(trace: Trace, lineages: Lineages) -> Plan:
         standing = mark(pool, on_lineage)
         chosen = mark(pool, lineages.node.where(exists, pool.absent), trace.roots)
     beside = (standing & ~chosen).nonzero().squeeze(1)
-    chosen_numbers, sizes = by_height(pool.children, chosen.nonzero().squeeze(1))
+    chosen_numbers, sizes = by_height(pool, chosen.nonzero().squeeze(1))
     numbers = torch.cat((beside, chosen_numbers))  # (R,)
 
     row = torch.zeros(size, dtype=torch.long, device=numbers.device)  # the absent node: a leaf, with logit −inf too
@@ -107,17 +111,22 @@ def mark(pool: Pool, *numbers: Int[Tensor, "..."]) -> Bool[Tensor, "P"]:
     return marks
 
 
-def by_height(children: Int[Tensor, "P 2"], numbers: Int[Tensor, "n"]) -> tuple[Int[Tensor, "n"], list[int]]:
+def by_height(pool: Pool, numbers: Int[Tensor, "n"]) -> tuple[Int[Tensor, "n"], list[int]]:
     """These nodes, lowest first, and how many have each height."""
+    heights = height_of(pool.children, numbers) if pool.heights is None else pool.heights[numbers]
+    order = heights.argsort(stable=True)
+    return numbers[order], heights.bincount().tolist()[1:]
+
+
+def height_of(children: Int[Tensor, "P 2"], numbers: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
+    """The height of each of these nodes, among which are all their descendants but leaves."""
     height = torch.zeros(len(children), dtype=torch.long, device=children.device)
     left, right = children[numbers].unbind(1)
     while True:
         new = torch.maximum(height[left], height[right]) + 1
         if torch.equal(new, height[numbers]):
-            break
+            return new
         height[numbers] = new
-    order = new.argsort(stable=True)
-    return numbers[order], new.bincount().tolist()[1:]
 
 
 class Replay(torch.autograd.Function):

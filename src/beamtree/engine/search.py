@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from beamtree.engine.base import Noise, Request, choose
@@ -25,11 +25,11 @@ from beamtree.engine.pool import END, START, Pool, take
 class Step(NamedTuple):
     """What a step did in each beam it kept."""
 
-    source: Int[Tensor, "B K"]  # the beam it continues
-    action: Int[Tensor, "B K"]  # the position of the merge
-    dead: Int[Tensor, "B K 3"]  # candidates that left: left neighbour, the chosen one, right neighbour
-    born: Int[Tensor, "B K 2"]  # the new candidates left and right of the new node
-    normaliser: Float[Tensor, "B K"]  # log Σ exp over the candidates it chose from; +inf where nothing happened
+    source: Int[Tensor, "*T B K"]  # the beam it continues
+    action: Int[Tensor, "*T B K"]  # the position of the merge
+    dead: Int[Tensor, "*T B K 3"]  # candidates that left: left neighbour, the chosen one, right neighbour
+    born: Int[Tensor, "*T B K 2"]  # the new candidates left and right of the new node
+    normaliser: Float[Tensor, "*T B K"]  # log Σ exp over the candidates it chose from; +inf where nothing happened
 
 
 class Choice(NamedTuple):
@@ -45,7 +45,7 @@ class Trace(NamedTuple):
     """A finished search."""
 
     pool: Pool
-    steps: list[Step]
+    steps: Step  # of all steps: every field has one more axis, T, in front
     choices: list[Choice]  # only where duplicates are merged
     scores: Float[Tensor, "B K"]
     roots: Int[Tensor, "B K"]  # numbers of the last nodes
@@ -80,7 +80,16 @@ def run(pool: Pool) -> Trace:
         steps.append(Step(shift.source, shift.action, shift.dead, born, normaliser))
         scores = proposal.scores.gather(1, order).where(active, scores)
         forests = proposal.keep_forests(order, active, forests)
-    return Trace(pool, steps, choices, scores, roots(pool, rows))
+    last = roots(pool, rows)
+    triple = last.unsqueeze(2).expand(-1, -1, 3)
+    shapes = (last, last, triple, triple[..., :2], scores)
+    records = Step(*(stack([step[field] for step in steps], like) for field, like in enumerate(shapes)))
+    return Trace(pool, records, choices, scores, last)
+
+
+def stack(values: list[Tensor], like: Shaped[Tensor, "B K *rest"]) -> Shaped[Tensor, "T B K *rest"]:
+    """The values of all steps; `like` has the shape of one, for the case that there is none."""
+    return torch.stack(values) if values else like.unsqueeze(0)[:0]
 
 
 def copies(steps: Iterable[Iterable[Tensor | None]]) -> list[Tensor | None]:

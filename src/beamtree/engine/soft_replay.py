@@ -17,9 +17,9 @@ from beamtree.engine.adjoint import BATCH, adjoint
 from beamtree.engine.autocast import Autocast
 from beamtree.engine.base import Chart, Duplicates, Mix, Request
 from beamtree.engine.duplicates import resolve
-from beamtree.engine.lineage import along, make_chart, slots_after, stack
+from beamtree.engine.lineage import along, make_chart, slots_after
 from beamtree.engine.pool import take
-from beamtree.engine.search import copies
+from beamtree.engine.search import copies, stack
 from beamtree.engine.soft_search import SoftTrace, Undo, mixture, search, sequences
 
 

@@ -1,0 +1,230 @@
+"""The kernels of a search step, in Triton: what `beamtree.engine.search` does in a hundred operations, in five.
+
+    propose   a program for each beam: log-softmax over its candidates, and the best of them
+    advance   a program for each new beam: the best continuation, the shifted row, the two pairs to compose
+    expand    g = mask ⊙ GELU([l; r] W1 + b1) for all pairs, in tiles
+    gates     [z; h; c; u] = g W2 + b2, in tiles
+    finish    LN(σ(z) ⊙ l + σ(h) ⊙ r + σ(c) ⊙ u) and its logit, a program for each new node
+
+The number of the step is `base`, which is read from memory, and `slot`: one captured sequence of launches serves any
+stretch of a search. The buffers are those of `beamtree.engine.fused.workspaces`. Without a GPU the kernels run in
+Triton's interpreter.
+"""
+
+
+# mypy: ignore-errors
+
+import triton
+import triton.language as tl
+
+_FACTORS = (0x2545F491, 0x3C6EF373, 0x1B873593, 0x6C62272F)
+SAMPLE_FACTOR, START_FACTOR, MIDDLE_FACTOR, END_FACTOR = (tl.constexpr(factor) for factor in _FACTORS)
+WORD_FACTOR = tl.constexpr(0x1E3779B1)
+NOTHING = tl.constexpr(float("-inf"))
+ROOT_HALF = tl.constexpr(0.7071067811865476)
+
+
+@triton.jit
+def propose(
+    rows, logits, noise, columns, log_p, normalisers, base,
+    slot, half, BEAMS, M, W,
+    J: tl.constexpr, NOISY: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    beam = tl.program_id(0)
+    place = tl.arange(0, BLOCK)
+    inside = place < M - tl.load(base) - slot  # the rest of the row is absent by now
+    number = tl.load(rows + (half * BEAMS + beam) * W + 1 + place, mask=inside, other=0)
+    logit = tl.load(logits + number, mask=inside, other=NOTHING)  # (BLOCK,)
+    largest = tl.max(logit, axis=0)
+    largest = tl.where(largest == NOTHING, 0.0, largest)
+    normaliser = largest + tl.log(tl.maximum(tl.sum(tl.exp(logit - largest), axis=0), 1.0))  # 1 if nothing is there
+    tl.store(normalisers + beam, normaliser)
+    ranked = logit - normaliser
+    if NOISY:
+        ranked += tl.load(noise + (slot * BEAMS + beam) * M + place, mask=inside, other=0.0)
+    ranked = tl.where(logit == NOTHING, NOTHING, ranked)
+    for j in tl.static_range(J):
+        best, at = tl.max(ranked, axis=0, return_indices=True)  # the first of equal ones
+        tl.store(columns + beam * J + j, at + 1)
+        # Read again, as the noise is not part of it; where nothing is left there is none.
+        chosen = tl.load(rows + (half * BEAMS + beam) * W + 1 + at)
+        tl.store(log_p + beam * J + j, tl.where(best == NOTHING, NOTHING, tl.load(logits + chosen) - normaliser))
+        ranked = tl.where(place == at, NOTHING, ranked)
+
+
+@triton.jit
+def advance(
+    rows, scores, lengths, children, spans, heights, noise, columns, log_p, normalisers, base,
+    source_at, action_at, dead_at, born_at, normaliser_at, keys, present,
+    slot, half, first, absent, BEAMS, W,
+    K: tl.constexpr, J: tl.constexpr, NOISY: tl.constexpr, BLOCK: tl.constexpr, CONTINUATIONS: tl.constexpr,
+):  # fmt: skip
+    beam = tl.program_id(0)
+    sample, k = beam // K, beam % K
+    step = tl.load(base) + slot
+    active = step < tl.load(lengths + sample) - 2
+
+    continuation = tl.arange(0, CONTINUATIONS)
+    exists = continuation < K * J
+    where = sample * K * J + continuation
+    before = tl.load(scores + half * BEAMS + sample * K + continuation // J, mask=exists, other=NOTHING)
+    total = before + tl.load(log_p + where, mask=exists, other=NOTHING)
+    ranked = total
+    if NOISY:
+        drawn = tl.load(noise + slot * BEAMS * J + where, mask=exists, other=0.0)
+        ranked = tl.where(total == NOTHING, NOTHING, total + drawn)
+    own = 0
+    score = NOTHING
+    for rank in tl.static_range(K):
+        best, at = tl.max(ranked, axis=0, return_indices=True)
+        taken = tl.max(tl.where(continuation == at, total, NOTHING), axis=0)
+        own = tl.where(rank == k, at, own)
+        score = tl.where(rank == k, tl.where(best == NOTHING, NOTHING, taken), score)
+        ranked = tl.where(continuation == at, NOTHING, ranked)
+    moving = active & (score > NOTHING)
+    source = tl.where(active, own // J, k)
+    from_beam = sample * K + source
+    column = tl.where(moving, tl.load(columns + from_beam * J + own % J), W)
+    unchanged = tl.load(scores + half * BEAMS + beam)
+    tl.store(scores + (1 - half) * BEAMS + beam, tl.where(active, score, unchanged))
+
+    old = rows + (half * BEAMS + from_beam) * W
+    left_one = tl.load(old + column - 1, mask=moving, other=absent)
+    chosen = tl.load(old + column, mask=moving, other=absent)
+    right_one = tl.load(old + column + 1, mask=moving, other=absent)
+    left = tl.load(children + left_one.to(tl.int64) * 2)
+    right = tl.load(children + right_one.to(tl.int64) * 2 + 1)
+    new = first + (step * BEAMS + beam) * 2
+    born_left = tl.where(left_one == absent, absent, new)
+    born_right = tl.where(right_one == absent, absent, new + 1)
+
+    place = tl.arange(0, BLOCK)
+    inside = place < W
+    here = tl.load(old + place, mask=inside, other=0)
+    after = tl.load(old + place + 1, mask=place < W - 1, other=0)
+    row = tl.where((place > column) & (place < W - 1), after, here)
+    row = tl.where(moving & (place == column - 1), born_left, row)
+    row = tl.where(moving & (place == column), born_right, row)
+    tl.store(rows + ((1 - half) * BEAMS + beam) * W + place, row, mask=inside)
+
+    record = step * BEAMS + beam
+    tl.store(source_at + record, source)
+    tl.store(action_at + record, column - 1)
+    tl.store(dead_at + record * 3, left_one)
+    tl.store(dead_at + record * 3 + 1, chosen)
+    tl.store(dead_at + record * 3 + 2, right_one)
+    tl.store(born_at + record * 2, born_left)
+    tl.store(born_at + record * 2 + 1, born_right)
+    normaliser = tl.load(normalisers + from_beam)
+    tl.store(normaliser_at + record, tl.where(moving, normaliser, float("inf")))
+
+    tl.store(children + new * 2, left)
+    tl.store(children + new * 2 + 1, chosen)
+    tl.store(children + new * 2 + 2, chosen)
+    tl.store(children + new * 2 + 3, right)
+    tl.store(present + beam * 2, left_one != absent)
+    tl.store(present + beam * 2 + 1, right_one != absent)
+    _place(spans, heights, keys, new, beam * 2, left, chosen)
+    _place(spans, heights, keys, new + 1, beam * 2 + 1, chosen, right)
+
+
+@triton.jit
+def _place(spans, heights, keys, new, pair, left, right):
+    """A parent's span and height, and the key of its dropout mask (`beamtree.dropout`)."""
+    left, right = left.to(tl.int64), right.to(tl.int64)
+    tl.store(heights + new, tl.maximum(tl.load(heights + left), tl.load(heights + right)) + 1)
+    sample, start, middle = tl.load(spans + left * 3), tl.load(spans + left * 3 + 1), tl.load(spans + left * 3 + 2)
+    end = tl.load(spans + right * 3 + 2)
+    tl.store(spans + new * 3, sample)
+    tl.store(spans + new * 3 + 1, start)
+    tl.store(spans + new * 3 + 2, end)
+    key = sample * SAMPLE_FACTOR + start * START_FACTOR + middle * MIDDLE_FACTOR + end * END_FACTOR
+    tl.store(keys + pair, key.to(tl.int32))
+
+
+@triton.jit
+def _mix(x):
+    """`beamtree.dropout.mix`, on unsigned numbers, whose shifts bring in zeros."""
+    x = (x ^ (x >> 16)) * 0x21F0AAAD
+    x = (x ^ (x >> 15)) * 0x735A2D97
+    return x ^ (x >> 15)
+
+
+@triton.jit
+def _product(states, number, weight, column, column_inside, acc, D, S, E, BK: tl.constexpr, row_inside):
+    """acc + states[number] @ weight: rows of D numbers, S apart, and a weight of E columns."""
+    for k0 in range(0, D, BK):
+        k = k0 + tl.arange(0, BK)
+        x = tl.load(states + number[:, None] * S + k[None, :], mask=row_inside[:, None] & (k < D)[None, :], other=0.0)
+        w = tl.load(
+            weight + k[:, None] * E + column[None, :], mask=(k < D)[:, None] & column_inside[None, :], other=0.0
+        )
+        acc = tl.dot(x, w, acc, input_precision="ieee")
+    return acc
+
+
+@triton.jit
+def expand(
+    states, children, weight, bias, inner, keys, seed, base,
+    slot, first, BEAMS, D, S, E, threshold, scale,
+    DROPOUT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * BM + tl.arange(0, BM)  # a pair
+    column = tl.program_id(1) * BN + tl.arange(0, BN)
+    row_inside, column_inside = row < 2 * BEAMS, column < E
+    new = (first + (tl.load(base) + slot) * 2 * BEAMS + row).to(tl.int64)
+    left = tl.load(children + new * 2, mask=row_inside, other=0)
+    right = tl.load(children + new * 2 + 1, mask=row_inside, other=0)
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    acc = _product(states, left, weight, column, column_inside, acc, D, S, E, BK, row_inside)
+    acc = _product(states, right, weight + D * E, column, column_inside, acc, D, S, E, BK, row_inside)
+    a = acc + tl.load(bias + column, mask=column_inside, other=0.0)[None, :]
+    g = 0.5 * a * (1.0 + tl.erf(a * ROOT_HALF))
+    if DROPOUT:
+        # One word decides two columns, 16 bits each, the lower ones first.
+        key = tl.load(keys + row, mask=row_inside, other=0).to(tl.uint32, bitcast=True)
+        offset = (column // 2).to(tl.uint32) * WORD_FACTOR + tl.load(seed).to(tl.uint32, bitcast=True)
+        word = _mix(key[:, None] + offset[None, :])
+        number = (
+            tl.where((column % 2 == 1)[None, :], word >> 16, word & 0xFFFF).to(tl.uint16).to(tl.int16, bitcast=True)
+        )
+        g = tl.where(number.to(tl.int32) >= threshold, g * scale, 0.0)
+    tl.store(inner + row[:, None] * E + column[None, :], g, mask=row_inside[:, None] & column_inside[None, :])
+
+
+@triton.jit
+def gates(inner, weight, bias, out, BEAMS, E, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    row = tl.program_id(0) * BM + tl.arange(0, BM)
+    column = tl.program_id(1) * BN + tl.arange(0, BN)
+    row_inside, column_inside = row < 2 * BEAMS, column < E
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    acc = _product(inner, row, weight, column, column_inside, acc, E, E, E, BK, row_inside)
+    acc += tl.load(bias + column, mask=column_inside, other=0.0)[None, :]
+    tl.store(out + row[:, None] * E + column[None, :], acc, mask=row_inside[:, None] & column_inside[None, :])
+
+
+@triton.jit
+def finish(
+    states, logits, children, gate, norm_weight, norm_bias, score_weight, score_bias, present, base,
+    slot, first, BEAMS, D, S, epsilon,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    d = tl.arange(0, BLOCK)
+    inside = d < D
+    new = first + (tl.load(base) + slot).to(tl.int64) * 2 * BEAMS + row
+    left, right = tl.load(children + new * 2), tl.load(children + new * 2 + 1)
+    own = gate + row * 4 * D + d
+    z, h = tl.load(own, mask=inside, other=0.0), tl.load(own + D, mask=inside, other=0.0)
+    c, u = tl.load(own + 2 * D, mask=inside, other=0.0), tl.load(own + 3 * D, mask=inside, other=0.0)
+    x = tl.sigmoid(z) * tl.load(states + left * S + d, mask=inside, other=0.0)
+    x += tl.sigmoid(h) * tl.load(states + right * S + d, mask=inside, other=0.0)
+    x += tl.sigmoid(c) * u
+    mean = tl.sum(x, axis=0) / D
+    centred = tl.where(inside, x - mean, 0.0)
+    variance = tl.sum(centred * centred, axis=0) / D
+    state = centred / tl.sqrt(variance + epsilon) * tl.load(norm_weight + d, mask=inside, other=0.0)
+    state += tl.load(norm_bias + d, mask=inside, other=0.0)
+    tl.store(states + new * S + d, state, mask=inside)
+    logit = tl.sum(state * tl.load(score_weight + d, mask=inside, other=0.0), axis=0) + tl.load(score_bias)
+    tl.store(logits + new, tl.where(tl.load(present + row) != 0, logit, NOTHING))

@@ -1,0 +1,202 @@
+"""The memory of fused searches, and their launches, captured once and replayed for every stretch of steps.
+
+A workspace fits searches of one size: so many samples, beams and tokens. Its buffers stay where they are, as a captured
+graph holds their addresses; the weights are copied in before each search. What a search found must be copied out before
+the next one starts.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from beamtree.cells import GRC
+from beamtree.engine.base import Noise, Request
+from beamtree.engine.fused import kernels
+from beamtree.engine.pool import Pool, new_tables
+from beamtree.engine.search import Step, Trace, first_rows, roots
+
+STRETCH = Noise.STEPS  # steps in a graph: an even number, so that each begins with the same half of the rows
+KEPT = 8  # workspaces at most, those used last
+TILE = 16  # rows and columns of the smallest product of tiles
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a workspace, and the graph in it, is made for."""
+
+    device: torch.device
+    stream: int  # searches on two streams may run at the same time
+    B: int
+    N: int
+    K: int
+    D: int
+    stochastic: bool
+    dropout: float | None  # the threshold and scale of the masks follow from it
+
+    @property
+    def M(self) -> int:
+        return self.N - 1
+
+    @property
+    def beams(self) -> int:
+        return self.B * self.K
+
+    @property
+    def steps(self) -> int:
+        """Rounded up to whole stretches; in the steps too many nothing moves."""
+        return -(-(self.N - 2) // STRETCH) * STRETCH
+
+    @property
+    def nodes(self) -> int:
+        return self.B * (self.N + self.M) + 2 * self.beams * self.steps
+
+
+class Workspace:
+    """Buffers of one size."""
+
+    def __init__(self, size: Size, request: Request) -> None:
+        self.size = size
+        self.tables = new_tables(request, size.nodes)
+        B, K, M, D, n = size.B, size.K, size.M, size.D, 2 * size.beams
+        device: dict[str, Any] = {"device": size.device}
+        self.J = request.branching
+        self.heights = torch.zeros(size.nodes + 1, dtype=torch.int32, **device)
+        self.heights[B * size.N : B * (size.N + M)] = 1  # the candidates of the leaves
+        self.base = torch.zeros(1, dtype=torch.int32, **device)
+        self.seed = torch.zeros(1, dtype=torch.int32, **device)
+        self.lengths = torch.zeros(B, dtype=torch.int32, **device)
+        self.rows = torch.zeros(2, B, K, M + 2, dtype=torch.int32, **device)
+        self.scores = torch.zeros(2, B, K, **device)
+        noisy = STRETCH if size.stochastic else 1
+        self.noise = torch.zeros(noisy, B, K, M, **device)
+        self.beam_noise = torch.zeros(noisy, B, K, self.J, **device)
+        self.columns = torch.zeros(B, K, self.J, dtype=torch.int32, **device)
+        self.log_p = torch.zeros(B, K, self.J, **device)
+        self.normalisers = torch.zeros(B, K, **device)
+        self.keys = torch.zeros(n, dtype=torch.int32, **device)
+        self.present = torch.zeros(n, dtype=torch.int8, **device)
+        self.inner = torch.zeros(n, 4 * D, **device)
+        self.gates = torch.zeros(n, 4 * D, **device)
+        T, whole = size.steps, {**device, "dtype": torch.long}
+        self.records = Step(
+            torch.zeros(T, B, K, **whole),
+            torch.zeros(T, B, K, **whole),
+            torch.zeros(T, B, K, 3, **whole),
+            torch.zeros(T, B, K, 2, **whole),
+            torch.zeros(T, B, K, **device),
+        )
+        # Copies in any case: what is contiguous already would otherwise be the encoder's own weight.
+        self.weights = [torch.empty_like(_laid_out(weight), memory_format=torch.contiguous_format)
+                        for weight in request.weights]  # fmt: skip
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def search(self, request: Request) -> Trace:
+        """As `beamtree.engine.search.search`; the trace lies in this workspace."""
+        size = self.size
+        pool = Pool(request, size.nodes, self.tables)
+        pool.heights = self.heights
+        for own, weight in zip(self.weights, request.weights, strict=True):
+            own.copy_(_laid_out(weight))
+        if request.dropout:
+            self.seed.copy_(request.dropout.offsets[:1])
+        self.base.zero_()
+        self.lengths.copy_(request.lengths)
+        self.rows[0].copy_(first_rows(pool))
+        self.scores[0].copy_(request.start_scores())
+        noise = Noise(request)
+        for step in range(0, request.steps, STRETCH):
+            if request.stochastic:
+                drawn = noise.stretch(step)
+                for buffer, values in zip((self.noise, self.beam_noise), drawn, strict=True):
+                    buffer[: len(values)].copy_(values)
+            self.run_stretch(request)
+        last = roots(pool, self.rows[0].long())
+        records = Step(*(field[: request.steps] for field in self.records))
+        return Trace(pool, records, [], self.scores[0].clone(), last)
+
+    def run_stretch(self, request: Request) -> None:
+        """The next steps: launched one by one the first time, which compiles the kernels, and captured then."""
+        if self.graph is not None:
+            self.graph.replay()
+            return
+        self.launch(request)
+        if self.size.device.type == "cuda":
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self.launch(request)
+            self.graph = graph
+
+    def launch(self, request: Request) -> None:
+        """Every kernel of STRETCH steps."""
+        size, tables = self.size, self.tables
+        D, E, beams, W = size.D, 4 * size.D, size.beams, size.M + 2
+        first, n = size.B * (size.N + size.M), 2 * size.beams
+        w1, b1, w2, b2, norm_weight, norm_bias, score_weight, score_bias = self.weights
+        dropout = request.dropout
+        threshold, scale = (dropout.threshold, dropout.scale) if dropout else (0, 1.0)
+        assert isinstance(request.cell, GRC)
+        # Few rows: small tiles, so that the weights are read by many processors at once.
+        BM, BN, BK = (TILE, TILE, 64) if n <= 64 else (64, 64, 32)
+        wide = triton.next_power_of_2(W)
+        warps = min(max(wide // 256, 4), 16)
+        for slot in range(STRETCH):
+            half = slot % 2
+            kernels.propose[(beams,)](
+                self.rows, tables.logits, self.noise, self.columns, self.log_p, self.normalisers, self.base,
+                slot, half, beams, size.M, W,
+                J=self.J, NOISY=size.stochastic, BLOCK=wide, num_warps=warps,
+            )  # fmt: skip
+            kernels.advance[(beams,)](
+                self.rows, self.scores, self.lengths, tables.children, tables.spans, self.heights, self.beam_noise,
+                self.columns, self.log_p, self.normalisers, self.base, *self.records, self.keys, self.present,
+                slot, half, first, size.nodes, beams, W,
+                K=size.K, J=self.J, NOISY=size.stochastic, BLOCK=wide,
+                CONTINUATIONS=triton.next_power_of_2(size.K * self.J), num_warps=warps,
+            )  # fmt: skip
+            kernels.expand[(triton.cdiv(n, BM), triton.cdiv(E, BN))](
+                tables.states, tables.children, w1, b1, self.inner, self.keys, self.seed, self.base,
+                slot, first, beams, D, D, E, threshold, scale,
+                DROPOUT=dropout is not None, BM=BM, BN=BN, BK=BK, num_stages=4,
+            )  # fmt: skip
+            kernels.gates[(triton.cdiv(n, BM), triton.cdiv(E, BN))](
+                self.inner, w2, b2, self.gates, beams, E, BM=BM, BN=BN, BK=BK, num_stages=4
+            )
+            kernels.finish[(n,)](
+                tables.states, tables.logits, tables.children, self.gates, norm_weight, norm_bias, score_weight,
+                score_bias, self.present, self.base, slot, first, beams, D, D, request.cell.norm.eps,
+                BLOCK=triton.next_power_of_2(D), num_warps=4,
+            )  # fmt: skip
+        self.base += STRETCH
+
+
+def _laid_out(weight: Tensor) -> Tensor:
+    """As the kernels read it: a matrix by its inputs, each a row of outputs."""
+    return weight.detach().mT if weight.dim() == 2 else weight.detach()
+
+
+_kept: OrderedDict[Hashable, Workspace] = OrderedDict()
+
+
+def workspace(request: Request) -> Workspace:
+    """That for a request's size; the one that was not used for longest makes way for a new one."""
+    B, N, _ = request.leaves.shape
+    device = request.leaves.device
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    rate = None if request.dropout is None else float(request.dropout.scale)
+    size = Size(device, stream, B, N, request.beam_size, request.cell.dim, request.stochastic, rate)
+    if size not in _kept:
+        while len(_kept) >= KEPT:
+            _kept.popitem(last=False)
+        _kept[size] = Workspace(size, request)
+    _kept.move_to_end(size)
+    return _kept[size]
+
+
+def release() -> None:
+    """Give all memory back."""
+    _kept.clear()

@@ -1,0 +1,143 @@
+"""The fused engine computes what the torch engine does. Without a GPU its kernels run in Triton's interpreter."""
+
+import pytest
+import torch
+
+from beamtree.cells import GRC
+from beamtree.engine.base import Noise, Request
+from support import assert_same, everything, inputs, make
+
+pytest.importorskip("triton")
+
+from beamtree.engine import fused
+from beamtree.engine.fused import workspaces
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(autouse=True)
+def short_stretches(monkeypatch):
+    """Two steps at a time: the interpreter takes milliseconds for each program."""
+    if DEVICE == "cpu":
+        monkeypatch.setattr(Noise, "STEPS", 2)
+        monkeypatch.setattr(workspaces, "STRETCH", 2)
+    fused.release()
+    yield
+    fused.release()
+
+
+def pair(**options):
+    """The same encoder on both engines."""
+    return [make("bt-grc", engine, dtype=torch.float32, **options).to(DEVICE) for engine in ("torch", "triton")]
+
+
+def compare(lengths, dim=8, training=True, **options):
+    x, lengths = inputs(lengths, dim=dim, dtype=torch.float32)
+    results = [everything(e.train(training), x.to(DEVICE), lengths.to(DEVICE)) for e in pair(dim=dim, **options)]
+    assert_same(*results, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "options"),
+    [
+        ([6, 4, 3, 2, 1], {"beam_size": 2, "stochastic": False}),
+        ([7, 5], {"beam_size": 3, "dropout": 0.3}),
+        ([5], {"beam_size": 1, "dropout": 0.2}),
+        ([4, 4], {"beam_size": 5}),  # more beams than continuations
+        ([2, 1], {"beam_size": 3}),  # nothing to choose
+    ],
+    ids=["padded", "noise-and-dropout", "one-beam", "wide-beam", "no-step"],
+)
+def test_engines_agree(lengths, options):
+    compare(lengths, **options)
+
+
+@pytest.mark.parametrize("dim", [5, 17])
+def test_any_width_will_do(dim):
+    compare([5, 4], dim=dim, beam_size=2, dropout=0.2)
+
+
+def test_engines_agree_at_inference():
+    compare([6, 5], beam_size=3, dropout=0.5, training=False)
+
+
+def test_ties_are_broken_alike():
+    results = []
+    x, lengths = inputs([6, 4], dim=8, dtype=torch.float32)
+    for encoder in pair(dim=8, beam_size=3, stochastic=False):
+        torch.nn.init.zeros_(encoder.scorer.weight)
+        results.append(everything(encoder, x.to(DEVICE), lengths.to(DEVICE)))
+    assert_same(*results, atol=2e-5)
+
+
+def test_a_pass_is_not_changed_by_the_next_one_of_its_size():
+    _, encoder = pair(dim=8, beam_size=2, stochastic=False)
+    x, lengths = (t.to(DEVICE) for t in inputs([6, 5], dim=8, dtype=torch.float32))
+    with torch.no_grad():
+        first = encoder(x, lengths)
+        kept = first.state.clone(), first.beams.nodes.states.clone(), first.beams.log_probs.clone()
+        encoder(-x, lengths)
+    now = first.state, first.beams.nodes.states, first.beams.log_probs
+    assert all(torch.equal(a, b) for a, b in zip(now, kept, strict=True))
+
+
+def test_two_passes_may_be_under_way_and_weights_may_change_between():
+    gradients = []
+    for encoder in pair(dim=8, beam_size=2, stochastic=False):
+        x, lengths = (t.to(DEVICE) for t in inputs([6, 5], dim=8, dtype=torch.float32))
+        both = encoder(x, lengths).state.sin().sum() + encoder(x.flip(0), lengths).state.cos().sum()
+        both.backward()
+        with torch.no_grad():
+            for weight in encoder.parameters():
+                weight -= 0.1 * weight.grad
+        encoder.zero_grad()
+        encoder(x, lengths).state.sin().sum().backward()
+        gradients.append([weight.grad for weight in encoder.cell.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=2e-5)
+
+
+def test_encoders_of_one_size_do_not_touch_each_other():
+    one, other = (make("bt-grc", "triton", dim=8, seed=seed, dtype=torch.float32).to(DEVICE).eval() for seed in (0, 1))
+    x, lengths = (t.to(DEVICE) for t in inputs([5, 4], dim=8, dtype=torch.float32))
+    with torch.no_grad():
+        first, weights = one(x, lengths).state, [weight.clone() for weight in one.parameters()]
+        assert not torch.equal(first, other(x, lengths).state)
+        assert torch.equal(first, one(x, lengths).state)
+    assert all(torch.equal(a, b) for a, b in zip(weights, one.parameters(), strict=True))
+
+
+def test_workspaces_are_bounded_and_given_back(monkeypatch):
+    monkeypatch.setattr(workspaces, "KEPT", 2)
+    _, encoder = pair(dim=8, beam_size=1)
+    for length in (3, 4, 5):
+        x, lengths = inputs([length], dim=8, dtype=torch.float32)
+        with torch.no_grad():
+            encoder(x.to(DEVICE), lengths.to(DEVICE))
+    assert [size.N for size in workspaces._kept] == [4, 5]
+    fused.release()
+    assert not workspaces._kept
+
+
+@pytest.mark.parametrize(
+    ("options", "dtype", "reason"),
+    [
+        ({"name": "bt-lstm"}, torch.float32, "TreeLSTM"),
+        ({"name": "bt-grc-onesoft"}, torch.float32, "OneSoft"),
+        ({"name": "bt-grc", "duplicates": "merge"}, torch.float32, "duplicates"),
+        ({"name": "bt-grc"}, torch.float64, "float64"),
+    ],
+    ids=["lstm", "onesoft", "duplicates", "float64"],
+)
+def test_what_it_cannot_do_is_said(options, dtype, reason):
+    encoder = make(**options, engine="triton", dtype=dtype).to(DEVICE)
+    x, lengths = inputs([5, 4], dtype=dtype)
+    with pytest.raises(ValueError, match=f"engine 'triton' cannot do this: .*{reason}.*engine 'torch' can"):
+        encoder(x.to(DEVICE), lengths.to(DEVICE))
+
+
+def test_a_length_beyond_its_reach_is_refused():
+    encoder = make("bt-grc", dtype=torch.float32)
+    leaves = torch.empty(1, 1, 6).expand(1, fused.MAX_LENGTH + 1, 6).to(DEVICE)
+    asked = Request(leaves, torch.tensor([5]), GRC(6), encoder.scorer, 2)
+    assert "16384 tokens" in fused.reason_not(asked)

@@ -1,0 +1,103 @@
+"""The fused engine on a CUDA device: beside the torch engine and the reference, in float32 without TF32."""
+
+import pytest
+import torch
+
+from beamtree.engine import fused, why_not_triton
+from beamtree.engine.base import Request
+from beamtree.engine.fused import workspaces
+from support import assert_same, everything, inputs, make
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def no_workspaces():
+    fused.release()
+    yield
+    fused.release()
+
+
+def result(engine, lengths, dim, seed=0, training=True, **options):
+    x, lengths = (t.cuda() for t in inputs(lengths, dim=dim, seed=seed, dtype=torch.float32))
+    encoder = make("bt-grc", engine, dim=dim, seed=seed, dtype=torch.float32, **options).cuda().train(training)
+    return everything(encoder, x, lengths)
+
+
+@pytest.mark.parametrize("dim", [64, 100, 128, 300, 512], ids=lambda dim: f"D{dim}")
+@pytest.mark.parametrize("beam_size", [1, 3, 5, 8], ids=lambda k: f"K{k}")
+def test_it_agrees_with_the_torch_engine(dim, beam_size):
+    case = {"lengths": [33, 20, 17, 3, 2, 1], "dim": dim, "beam_size": beam_size, "dropout": 0.1}
+    assert_same(result("torch", **case), result("triton", **case), atol=5e-4)
+
+
+@pytest.mark.parametrize("options", [{"stochastic": False}, {"dropout": 0.2}, {"training": False}], ids=str)
+def test_it_agrees_with_the_reference(options):
+    case = {"lengths": [24, 13, 5], "dim": 64, "beam_size": 5, **options}
+    assert_same(result("reference", **case), result("triton", **case), atol=5e-4)
+
+
+@pytest.mark.parametrize("batch", [1, 40, 130], ids=lambda b: f"B{b}")
+def test_any_number_of_samples_will_do(batch):
+    case = {"lengths": [18] * batch, "dim": 64, "beam_size": 5, "dropout": 0.1}
+    assert_same(result("torch", **case), result("triton", **case), atol=5e-4)
+
+
+@pytest.mark.parametrize("length", [200, 1025, 2000], ids=lambda n: f"N{n}")
+def test_long_inputs_have_the_same_encoding(length):
+    """Over thousands of choices some are decided by the last digit; greedy and far from it, none is."""
+    case = {"lengths": [length], "dim": 64, "beam_size": 1, "stochastic": False, "seed": 3}
+    one, other = (result(engine, **case)[0] for engine in ("torch", "triton"))
+    for name in ("state", "gradient of x", "gradient of cell.gates.weight"):
+        torch.testing.assert_close(one[name], other[name], atol=2e-3, rtol=2e-3)
+
+
+def test_a_captured_search_repeats_itself():
+    encoder = make("bt-grc", "triton", dim=64, dtype=torch.float32, dropout=0.2).cuda()
+    x, lengths = (t.cuda() for t in inputs([40, 31], dim=64, dtype=torch.float32))
+    first, *others = (
+        encoder(x, lengths, generator=torch.Generator("cuda").manual_seed(5)).state for _ in range(4)
+    )  # the first stretch is launched, all later ones are captured
+    assert all(torch.equal(first, other) for other in others)
+    with torch.inference_mode():
+        again = encoder(x, lengths, generator=torch.Generator("cuda").manual_seed(5)).state
+    assert torch.equal(first, again)
+
+
+def test_changing_sizes_keep_memory_bounded():
+    encoder = make("bt-grc", "triton", dim=64, dtype=torch.float32).cuda()
+    for length in range(20, 60, 2):
+        x, lengths = (t.cuda() for t in inputs([length] * 4, dim=64, dtype=torch.float32))
+        encoder(x, lengths).state.sum().backward()
+    assert len(workspaces._kept) == workspaces.KEPT
+    held = torch.cuda.memory_allocated()
+    fused.release()
+    assert torch.cuda.memory_allocated() < held
+
+
+def test_two_streams_have_a_workspace_each():
+    encoder = make("bt-grc", "triton", dim=64, dtype=torch.float32).cuda().eval()
+    x, lengths = (t.cuda() for t in inputs([30, 20], dim=64, dtype=torch.float32))
+    with torch.no_grad():
+        expected = encoder(x, lengths).state
+        torch.cuda.synchronize()
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            found = encoder(x, lengths).state
+        stream.synchronize()
+    assert torch.equal(expected, found)
+    assert len(workspaces._kept) == 2
+
+
+def test_auto_is_fused_where_that_can_be_and_torch_elsewhere():
+    encoder = make("bt-grc", "auto", dim=64, dtype=torch.float32).cuda()
+    x, lengths = (t.cuda() for t in inputs([30, 20], dim=64, dtype=torch.float32))
+    encoder(x, lengths)
+    assert len(workspaces._kept) == 1
+    fused.release()
+    with torch.autocast("cuda", torch.bfloat16):
+        encoder(x, lengths)
+        asked = Request(x, lengths, encoder.cell, encoder.scorer, 5)
+        assert "autocast" in why_not_triton(asked)
+    encoder.double()(x.double(), lengths)
+    assert not workspaces._kept
