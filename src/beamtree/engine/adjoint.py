@@ -15,9 +15,6 @@ from torch.nn import functional as F
 
 from beamtree.cells import GRC, Cell, TreeLSTM
 
-# Nodes whose inner activations are held at once: enough to fill a device, and a bound on memory.
-BATCH = 4096
-
 aten = torch.ops.aten  # for PyTorch's own derivatives of GELU, sigmoid and LayerNorm
 
 Gradients = tuple[Tensor, ...]
@@ -165,6 +162,11 @@ class TreeLSTMAdjoint(Adjoint):
 
 
 ADJOINTS: dict[type[Cell], Callable[..., Adjoint]] = {GRC: GRCAdjoint, TreeLSTM: TreeLSTMAdjoint}
+
+
+def batch_size(device: torch.device) -> int:
+    """Nodes whose inner activations are held at once: enough to fill a device, and a bound on memory."""
+    return 16384 if device.type == "cuda" else 4096
 
 
 def adjoint(cell: Cell, children: Float[Tensor, "rows 2 S"], mask: Float[Tensor, "rows width"] | None) -> Adjoint:

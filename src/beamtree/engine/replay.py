@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from beamtree.engine.adjoint import BATCH, adjoint
+from beamtree.engine.adjoint import Adjoint, adjoint, batch_size
 from beamtree.engine.autocast import Autocast
 from beamtree.engine.base import Chart, Request
 from beamtree.engine.lineage import Lineages, make_chart, trace_back
@@ -24,20 +24,43 @@ from beamtree.engine.pool import Pool, take
 from beamtree.engine.score_gradient import candidates, coefficients, linear, merged
 from beamtree.engine.search import Trace, copies, search
 
+Adjoints = Callable[..., Adjoint]  # of a cell, children and masks, as `beamtree.engine.adjoint.adjoint`
+
 
 def encode(request: Request) -> Chart:
     """Search, and replay where a gradient is wanted."""
     return encode_trace(request, search(request))
 
 
-def encode_trace(request: Request, trace: Trace) -> Chart:
-    """The chart of a finished search."""
-    lineages = trace_back(trace)
+class History(NamedTuple):
+    """What a search says of its final beams: the lineages, the candidates that stood on them, and their part in the
+    scores. The last two are None where no gradient is wanted, or where duplicates are merged."""
+
+    lineages: Lineages
+    candidates: Int[Tensor, "B K C"] | None = None
+    coefficients: Float[Tensor, "B K C"] | None = None
+
+
+def look_back(trace: Trace) -> History:
+    """The shapes of everything here follow from those of the request alone."""
+    pool, lineages = trace.pool, trace_back(trace)
+    if not pool.request.wants_gradient() or pool.request.duplicates == "merge":
+        return History(lineages)
+    with torch.no_grad():
+        return History(lineages, candidates(pool, lineages), coefficients(pool, lineages))
+
+
+def encode_trace(
+    request: Request, trace: Trace, adjoint: Adjoints = adjoint, look_back: Callable[[Trace], History] = look_back
+) -> Chart:
+    """The chart of a finished search; its gradient is that of `adjoint`."""
+    history = look_back(trace)
+    lineages = history.lineages
     chart = make_chart(trace.pool, lineages.action, lineages.node, trace.scores, trace.roots)
     if not request.wants_gradient():
         return chart
-    plan = make_plan(trace, lineages)
-    store, scores = Replay.apply(request, plan, request.leaves.flatten(0, 1), *request.weights)
+    plan = make_plan(trace, history)
+    store, scores = Replay.apply(request, plan, adjoint, request.leaves.flatten(0, 1), *request.weights)
     return replace(chart, store=store, scores=scores, nodes=plan.row[chart.nodes])
 
 
@@ -58,18 +81,18 @@ class Plan(NamedTuple):
 
 
 @torch.no_grad()
-def make_plan(trace: Trace, lineages: Lineages) -> Plan:
+def make_plan(trace: Trace, history: History) -> Plan:
     pool = trace.pool
     B, N, _ = pool.request.leaves.shape
     size, leaves = len(pool.states), B * N
     exists = trace.scores.isfinite()[..., None]  # (B, K, 1)
-    if pool.request.duplicates == "merge":  # every beam that was merged has a part in the scores: keep all
+    if history.candidates is None:  # every beam that was merged has a part in the scores: keep all
         standing = pool.logits.isfinite()
         chosen = mark(pool, pool.children[standing], trace.roots)
     else:
-        on_lineage = candidates(pool, lineages).where(exists, pool.absent)  # (B, K, C)
+        on_lineage = history.candidates.where(exists, pool.absent)  # (B, K, C)
         standing = mark(pool, on_lineage)
-        chosen = mark(pool, lineages.node.where(exists, pool.absent), trace.roots)
+        chosen = mark(pool, history.lineages.node.where(exists, pool.absent), trace.roots)
     beside = (standing & ~chosen).nonzero().squeeze(1)
     chosen_numbers, sizes = by_height(pool, chosen.nonzero().squeeze(1))
     numbers = torch.cat((beside, chosen_numbers))  # (R,)
@@ -80,14 +103,14 @@ def make_plan(trace: Trace, lineages: Lineages) -> Plan:
     children = pool.children[numbers]  # (R, 2)
     score_gradient: Callable[..., Tensor]
     score_tensors: tuple[Tensor | None, ...]
-    if pool.request.duplicates == "merge":
+    if history.coefficients is None:
         score_gradient = merged
         logits = torch.cat((pool.logits[:leaves], pool.logits[numbers]))
         choices = (choice._replace(rows=row[choice.rows].int()) for choice in trace.choices)
         score_tensors = (logits, pool.request.active, *copies(choices))
     else:
         score_gradient = linear
-        part = coefficients(pool, lineages).where(exists & (on_lineage != pool.absent), 0)
+        part = history.coefficients.where(exists & (on_lineage != pool.absent), 0)
         score_tensors = (row[on_lineage], part)
     return Plan(
         pool.states[numbers],
@@ -134,11 +157,11 @@ class Replay(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, request: Request, plan: Plan, leaves: Float[Tensor, "L S"], *weights: Tensor
+        ctx: Any, request: Request, plan: Plan, adjoint: Adjoints, leaves: Float[Tensor, "L S"], *weights: Tensor
     ) -> tuple[Float[Tensor, "R S"], Float[Tensor, "B K"]]:
         store = torch.cat((leaves, plan.states))
         ctx.cell, ctx.scorer, ctx.dropout, ctx.levels = request.cell, request.scorer, request.dropout, plan.levels
-        ctx.autocast = Autocast(leaves.device.type)
+        ctx.autocast, ctx.adjoint = Autocast(leaves.device.type), adjoint
         spans = plan.spans.int() if request.dropout else None
         ctx.score_gradient = plan.score_gradient
         # The weights too, so that PyTorch objects if they change before backward.
@@ -163,10 +186,10 @@ class Replay(torch.autograd.Function):
 
         # In inference mode, as the search; whatever is returned was made outside of it.
         with torch.inference_mode(), ctx.autocast.again():
-            for first, last, levels in batches(ctx.levels):
+            for first, last, levels in batches(ctx.levels, batch_size(store.device)):
                 pairs = children[first - leaves : last - leaves]  # (n, 2)
                 mask = ctx.dropout.mask(*spans[first - leaves : last - leaves].unbind(1)) if ctx.dropout else None
-                nodes = adjoint(ctx.cell, take(store, pairs), mask)
+                nodes = ctx.adjoint(ctx.cell, take(store, pairs), mask)
                 for low, high in levels:
                     level = slice(low - first, high - first)
                     down = nodes.pull_back(level, gradient[low:high])  # (n, 2, S)
@@ -176,6 +199,7 @@ class Replay(torch.autograd.Function):
         return (
             None,
             None,
+            None,
             gradient[:leaves],
             *weight_gradients,
             scorer_weight.view_as(ctx.scorer.weight),
@@ -183,17 +207,17 @@ class Replay(torch.autograd.Function):
         )
 
 
-def batches(levels: list[int]) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
+def batches(levels: list[int], size: int) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
     """Rows from `first` to `last` to compose at once, and the levels among them, in the order gradients flow.
 
     First the candidates that nobody chose, in any order; then the chosen nodes from the highest down.
     """
-    for first in range(levels[0], levels[1], BATCH):
-        last = min(first + BATCH, levels[1])
+    for first in range(levels[0], levels[1], size):
+        last = min(first + size, levels[1])
         yield first, last, [(first, last)]
     pending: list[tuple[int, int]] = []
     for low, high in reversed(list(itertools.pairwise(levels[1:]))):
-        if pending and pending[0][1] - low > BATCH:
+        if pending and pending[0][1] - low > size:
             yield pending[-1][0], pending[0][1], pending
             pending = []
         pending.append((low, high))

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from beamtree.engine.adjoint import BATCH, adjoint
+from beamtree.engine.adjoint import adjoint, batch_size
 from beamtree.engine.autocast import Autocast
 from beamtree.engine.base import Chart, Duplicates, Mix, Request
 from beamtree.engine.duplicates import resolve
@@ -68,7 +68,7 @@ class SoftReplay(torch.autograd.Function):
         ctx: Any, store_gradient: Float[Tensor, "rows S"], score_gradient: Float[Tensor, "B K"]
     ) -> tuple[Tensor | None, ...]:
         states, logits, children, spans, nodes, active, *undo = ctx.saved_tensors[ctx.weights :]
-        children, dim = children.long(), ctx.cell.dim
+        children, dim, size = children.long(), ctx.cell.dim, batch_size(states.device)
         gradient = torch.zeros_like(states)  # of every state, complete once its users have come by
         gradient[: ctx.leaves] = store_gradient[: ctx.leaves]
         gradient.index_add_(0, nodes, store_gradient[ctx.leaves :])
@@ -79,8 +79,8 @@ class SoftReplay(torch.autograd.Function):
         def pull_back(begin: int, end: int) -> None:
             """From the nodes composed in one step to their children."""
             gradient[begin:end, :dim].addr_(logit_gradient[begin:end].to(states.dtype), scorer_weight)
-            for first in range(begin, end, BATCH):
-                last = min(first + BATCH, end)
+            for first in range(begin, end, size):
+                last = min(first + size, end)
                 pairs = children[first:last]  # (n, 2)
                 mask = ctx.dropout.mask(*take(spans, pairs).unbind(1)) if ctx.dropout else None
                 nodes = adjoint(ctx.cell, take(states, pairs), mask)

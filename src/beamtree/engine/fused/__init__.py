@@ -11,6 +11,7 @@ import triton
 from beamtree.cells import GRC
 from beamtree.engine import replay
 from beamtree.engine.base import Chart, Request
+from beamtree.engine.fused.adjoint import FusedGRCAdjoint
 from beamtree.engine.fused.workspaces import release, workspace
 from beamtree.engine.pool import take
 
@@ -40,9 +41,10 @@ def encode(request: Request) -> Chart:
     """Search in a workspace, and replay where a gradient is wanted."""
     if request.steps < 1:
         return replay.encode(request)
+    memory = workspace(request)
     with torch.inference_mode():
-        trace = workspace(request).search(request)
-    chart = replay.encode_trace(request, trace)
+        trace = memory.search(request)
+    chart = replay.encode_trace(request, trace, FusedGRCAdjoint, memory.look_back)
     if request.wants_gradient():
         return chart
     # The next search in the workspace overwrites the pool.

@@ -21,7 +21,8 @@ _FACTORS = (0x2545F491, 0x3C6EF373, 0x1B873593, 0x6C62272F)
 SAMPLE_FACTOR, START_FACTOR, MIDDLE_FACTOR, END_FACTOR = (tl.constexpr(factor) for factor in _FACTORS)
 WORD_FACTOR = tl.constexpr(0x1E3779B1)
 NOTHING = tl.constexpr(float("-inf"))
-ROOT_HALF = tl.constexpr(0.7071067811865476)
+ROOT_HALF = tl.constexpr(0.7071067811865476)  # √½
+DENSITY = tl.constexpr(0.3989422804014327)  # 1 / √(2π), the normal density at 0
 
 
 @triton.jit
@@ -228,3 +229,73 @@ def finish(
     tl.store(states + new * S + d, state, mask=inside)
     logit = tl.sum(state * tl.load(score_weight + d, mask=inside, other=0.0), axis=0) + tl.load(score_bias)
     tl.store(logits + new, tl.where(tl.load(present + row) != 0, logit, NOTHING))
+
+
+@triton.jit(do_not_specialize=["first"])
+def gate_gradient(
+    gradient, kept, total, mean, scale, norm_weight, children, opened, update, d_gates, d_total,
+    first, D, S,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Through LayerNorm, σ(z) ⊙ l + σ(h) ⊙ r + σ(c) ⊙ u, and the gates: see `beamtree.engine.adjoint.GRCAdjoint`."""
+    here = tl.program_id(0)
+    row = (first + here).to(tl.int64)
+    d = tl.arange(0, BLOCK)
+    inside = d < D
+    g = tl.load(gradient + here.to(tl.int64) * S + d, mask=inside, other=0.0)
+    tl.store(kept + row * D + d, g, mask=inside)
+    rate = tl.load(scale + row)
+    hat = tl.where(inside, (tl.load(total + row * D + d, mask=inside, other=0.0) - tl.load(mean + row)) * rate, 0.0)
+    g *= tl.load(norm_weight + d, mask=inside, other=0.0)
+    p = rate * (g - tl.sum(g, axis=0) / D - hat * (tl.sum(g * hat, axis=0) / D))
+    tl.store(d_total + row * D + d, p, mask=inside)
+    z = tl.load(opened + row * 3 * D + d, mask=inside, other=0.0)
+    h = tl.load(opened + row * 3 * D + D + d, mask=inside, other=0.0)
+    c = tl.load(opened + row * 3 * D + 2 * D + d, mask=inside, other=0.0)
+    left = tl.load(children + row * 2 * D + d, mask=inside, other=0.0)
+    right = tl.load(children + row * 2 * D + D + d, mask=inside, other=0.0)
+    u = tl.load(update + row * 4 * D + d, mask=inside, other=0.0)
+    out = d_gates + row * 4 * D + d
+    tl.store(out, p * left * z * (1 - z), mask=inside)
+    tl.store(out + D, p * right * h * (1 - h), mask=inside)
+    tl.store(out + 2 * D, p * u * c * (1 - c), mask=inside)
+    tl.store(out + 3 * D, p * c, mask=inside)
+
+
+@triton.jit(do_not_specialize=["first", "count"])
+def inner_gradient(
+    d_gates, weight, a, mask, d_inner,
+    first, count, E,
+    MASKED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * BM + tl.arange(0, BM)
+    column = tl.program_id(1) * BN + tl.arange(0, BN)
+    row_inside, column_inside = row < count, column < E
+    row = (first + row).to(tl.int64)
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    acc = _product(d_gates, row, weight, column, column_inside, acc, E, E, E, BK, row_inside)
+    place, both = row[:, None] * E + column[None, :], row_inside[:, None] & column_inside[None, :]
+    x = tl.load(a + place, mask=both, other=0.0)
+    slope = 0.5 * (1.0 + tl.erf(x * ROOT_HALF)) + x * tl.exp(-0.5 * x * x) * DENSITY
+    if MASKED:
+        slope *= tl.load(mask + place, mask=both, other=0.0)
+    tl.store(d_inner + place, acc * slope, mask=both)
+
+
+@triton.jit(do_not_specialize=["first", "count"])
+def child_gradient(
+    d_inner, weight, d_total, opened, out,
+    first, count, D, E,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    here = tl.program_id(0) * BM + tl.arange(0, BM)
+    column = tl.program_id(1) * BN + tl.arange(0, BN)  # of [l; r]
+    row_inside, column_inside = here < count, column < 2 * D
+    row = (first + here).to(tl.int64)
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    acc = _product(d_inner, row, weight, column, column_inside, acc, E, E, 2 * D, BK, row_inside)
+    both = row_inside[:, None] & column_inside[None, :]
+    # σ(z) and σ(h) lie side by side, as l and r do.
+    gate = tl.load(opened + row[:, None] * 3 * D + column[None, :], mask=both, other=0.0)
+    p = tl.load(d_total + row[:, None] * D + (column % D)[None, :], mask=both, other=0.0)
+    tl.store(out + here.to(tl.int64)[:, None] * 2 * D + column[None, :], acc + gate * p, mask=both)

@@ -18,6 +18,7 @@ from beamtree.cells import GRC
 from beamtree.engine.base import Noise, Request
 from beamtree.engine.fused import kernels
 from beamtree.engine.pool import Pool, new_tables
+from beamtree.engine.replay import History, look_back
 from beamtree.engine.search import Step, Trace, first_rows, roots
 
 STRETCH = Noise.STEPS  # steps in a graph: an even number, so that each begins with the same half of the rows
@@ -94,6 +95,7 @@ class Workspace:
         self.weights = [torch.empty_like(_laid_out(weight), memory_format=torch.contiguous_format)
                         for weight in request.weights]  # fmt: skip
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.history: tuple[torch.cuda.CUDAGraph, History] | None = None
 
     def search(self, request: Request) -> Trace:
         """As `beamtree.engine.search.search`; the trace lies in this workspace."""
@@ -118,6 +120,19 @@ class Workspace:
         last = roots(pool, self.rows[0].long())
         records = Step(*(field[: request.steps] for field in self.records))
         return Trace(pool, records, [], self.scores[0].clone(), last)
+
+    def look_back(self, trace: Trace) -> History:
+        """As `beamtree.engine.replay.look_back`, captured too; what it gives lies in this workspace."""
+        if not trace.pool.request.wants_gradient() or self.size.device.type != "cuda":
+            return look_back(trace)
+        if self.history is None:
+            look_back(trace)  # a first call sets up libraries
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                found = look_back(trace)
+            self.history = graph, found
+        self.history[0].replay()
+        return self.history[1]
 
     def run_stretch(self, request: Request) -> None:
         """The next steps: launched one by one the first time, which compiles the kernels, and captured then."""

@@ -1,0 +1,56 @@
+"""The adjoint of the GRC with three kernels a level, where `beamtree.engine.adjoint` launches seventeen operations.
+
+    gate_gradient    a program for each node: through LayerNorm and the gates
+    inner_gradient   d[z; h; c; u] W2ᵀ ⊙ mask ⊙ GELU'(a), in tiles
+    child_gradient   da W1ᵀ + dp ⊙ [σ(z); σ(h)], in tiles
+
+A level has few nodes and there are many levels, so that launching is what takes the time.
+"""
+
+import torch
+import triton
+from jaxtyping import Float
+from torch import Tensor
+
+from beamtree.cells import GRC
+from beamtree.engine.adjoint import Gradients, GRCAdjoint
+from beamtree.engine.fused import kernels
+
+FEW = 64  # nodes: up to here small tiles, so that the weights are read by many processors at once
+
+
+class FusedGRCAdjoint(GRCAdjoint):
+    """The same function on a CUDA device in float32. The nodes are composed again as there, many in one batch."""
+
+    def __init__(
+        self, cell: GRC, children: Float[Tensor, "rows 2 S"], mask: Float[Tensor, "rows width"] | None
+    ) -> None:
+        super().__init__(cell, children, mask)
+        self.d_total = torch.empty_like(self.total)  # (R, D)
+        self.gradient = torch.empty_like(self.total)  # as it came in, for the weights of LayerNorm
+
+    def pull_back(self, rows: slice, gradient: Float[Tensor, "rows S"]) -> Float[Tensor, "rows 2 S"]:
+        cell, count, first = self.cell, len(gradient), rows.start or 0
+        D, E = cell.dim, 4 * cell.dim
+        found = gradient.new_empty(count, 2, D)
+        BM, BN, BK = (16, 16, 64) if count <= FEW else (64, 64, 32)
+        kernels.gate_gradient[(count,)](
+            gradient, self.gradient, self.total, self.mean, self.scale, cell.norm.weight, self.children, self.open,
+            self.update, self.d_gates, self.d_total, first, D, gradient.stride(0),
+            BLOCK=triton.next_power_of_2(D), num_warps=4,
+        )  # fmt: skip
+        kernels.inner_gradient[(triton.cdiv(count, BM), triton.cdiv(E, BN))](
+            self.d_gates, cell.gates.weight, self.a, self.a if self.mask is None else self.mask, self.d_inner,
+            first, count, E,
+            MASKED=self.mask is not None, BM=BM, BN=BN, BK=BK, num_stages=4,
+        )  # fmt: skip
+        kernels.child_gradient[(triton.cdiv(count, BM), triton.cdiv(2 * D, BN))](
+            self.d_inner, cell.expand.weight, self.d_total, self.open, found, first, count, D, E,
+            BM=BM, BN=BN, BK=BK, num_stages=4,
+        )  # fmt: skip
+        return found
+
+    def weight_gradients(self) -> Gradients:
+        hat = (self.total - self.mean) * self.scale
+        self.d_norm = [(self.gradient * hat).sum(0), self.gradient.sum(0)]
+        return super().weight_gradients()
