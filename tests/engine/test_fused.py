@@ -26,14 +26,14 @@ def short_stretches(monkeypatch):
     fused.release()
 
 
-def pair(**options):
+def pair(name="bt-grc", **options):
     """The same encoder on both engines."""
-    return [make("bt-grc", engine, dtype=torch.float32, **options).to(DEVICE) for engine in ("torch", "triton")]
+    return [make(name, engine, dtype=torch.float32, **options).to(DEVICE) for engine in ("torch", "triton")]
 
 
-def compare(lengths, dim=8, training=True, **options):
+def compare(lengths, name="bt-grc", dim=8, training=True, **options):
     x, lengths = inputs(lengths, dim=dim, dtype=torch.float32)
-    results = [everything(e.train(training), x.to(DEVICE), lengths.to(DEVICE)) for e in pair(dim=dim, **options)]
+    results = [everything(e.train(training), x.to(DEVICE), lengths.to(DEVICE)) for e in pair(name, dim=dim, **options)]
     assert_same(*results, atol=2e-5)
 
 
@@ -52,9 +52,10 @@ def test_engines_agree(lengths, options):
     compare(lengths, **options)
 
 
+@pytest.mark.parametrize("name", ["bt-grc", "bt-lstm"])
 @pytest.mark.parametrize("dim", [5, 17])
-def test_any_width_will_do(dim):
-    compare([5, 4], dim=dim, beam_size=2, dropout=0.2)
+def test_any_width_will_do(name, dim):
+    compare([5, 4], name, dim=dim, beam_size=2, dropout=0.2)
 
 
 def test_engines_agree_at_inference():
@@ -122,18 +123,25 @@ def test_workspaces_are_bounded_and_given_back(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "dtype", "reason"),
     [
-        ({"name": "bt-lstm"}, torch.float32, "TreeLSTM"),
         ({"name": "bt-grc-onesoft"}, torch.float32, "OneSoft"),
         ({"name": "bt-grc", "duplicates": "merge"}, torch.float32, "duplicates"),
         ({"name": "bt-grc"}, torch.float64, "float64"),
     ],
-    ids=["lstm", "onesoft", "duplicates", "float64"],
+    ids=["onesoft", "duplicates", "float64"],
 )
 def test_what_it_cannot_do_is_said(options, dtype, reason):
     encoder = make(**options, engine="triton", dtype=dtype).to(DEVICE)
     x, lengths = inputs([5, 4], dtype=dtype)
     with pytest.raises(ValueError, match=f"engine 'triton' cannot do this: .*{reason}.*engine 'torch' can"):
         encoder(x.to(DEVICE), lengths.to(DEVICE))
+
+
+def test_a_cell_of_ones_own_is_for_the_torch_engine():
+    class Own(GRC):
+        pass
+
+    asked = Request(torch.zeros(1, 5, 6, device=DEVICE), torch.tensor([5]), Own(6), torch.nn.Linear(6, 1), 2)
+    assert "the cells GRC, TreeLSTM, not Own" in fused.reason_not(asked)
 
 
 def test_a_length_beyond_its_reach_is_refused():

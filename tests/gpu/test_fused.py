@@ -18,22 +18,24 @@ def no_workspaces():
     fused.release()
 
 
-def result(engine, lengths, dim, seed=0, training=True, **options):
+def result(engine, lengths, dim, seed=0, training=True, name="bt-grc", **options):
     x, lengths = (t.cuda() for t in inputs(lengths, dim=dim, seed=seed, dtype=torch.float32))
-    encoder = make("bt-grc", engine, dim=dim, seed=seed, dtype=torch.float32, **options).cuda().train(training)
+    encoder = make(name, engine, dim=dim, seed=seed, dtype=torch.float32, **options).cuda().train(training)
     return everything(encoder, x, lengths)
 
 
+@pytest.mark.parametrize("name", ["bt-grc", "bt-lstm"])
 @pytest.mark.parametrize("dim", [64, 100, 128, 300, 512], ids=lambda dim: f"D{dim}")
-@pytest.mark.parametrize("beam_size", [1, 3, 5, 8], ids=lambda k: f"K{k}")
-def test_it_agrees_with_the_torch_engine(dim, beam_size):
-    case = {"lengths": [33, 20, 17, 3, 2, 1], "dim": dim, "beam_size": beam_size, "dropout": 0.1}
+@pytest.mark.parametrize("beam_size", [1, 5, 8], ids=lambda k: f"K{k}")
+def test_it_agrees_with_the_torch_engine(name, dim, beam_size):
+    case = {"name": name, "lengths": [33, 20, 17, 3, 2, 1], "dim": dim, "beam_size": beam_size, "dropout": 0.1}
     assert_same(result("torch", **case), result("triton", **case), atol=5e-4)
 
 
+@pytest.mark.parametrize("name", ["bt-grc", "bt-lstm"])
 @pytest.mark.parametrize("options", [{"stochastic": False}, {"dropout": 0.2}, {"training": False}], ids=str)
-def test_it_agrees_with_the_reference(options):
-    case = {"lengths": [24, 13, 5], "dim": 64, "beam_size": 5, **options}
+def test_it_agrees_with_the_reference(name, options):
+    case = {"name": name, "lengths": [24, 13, 5], "dim": 64, "beam_size": 5, **options}
     assert_same(result("reference", **case), result("triton", **case), atol=5e-4)
 
 

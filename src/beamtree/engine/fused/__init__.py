@@ -1,6 +1,6 @@
 """The fused engine: the search of `beamtree.engine.search` in Triton kernels and CUDA graphs, with its replay.
 
-It takes float32 on a CUDA device and the GRC; see `reason_not`.
+It takes float32 on a CUDA device and plain beams; see `reason_not`.
 """
 
 from dataclasses import replace
@@ -10,8 +10,10 @@ import triton
 
 from beamtree.cells import GRC
 from beamtree.engine import replay
+from beamtree.engine.adjoint import adjoint
 from beamtree.engine.base import Chart, Request
-from beamtree.engine.fused.adjoint import FusedGRCAdjoint
+from beamtree.engine.fused.compose import COMPOSE
+from beamtree.engine.fused.gradient import FusedGRCAdjoint
 from beamtree.engine.fused.workspaces import release, workspace
 from beamtree.engine.pool import take
 
@@ -28,8 +30,8 @@ def reason_not(request: Request) -> str | None:
         return f"it computes in float32, not in {request.leaves.dtype}"
     if torch.is_autocast_enabled(request.leaves.device.type):
         return "it computes in float32, not under autocast"
-    if type(request.cell) is not GRC:
-        return f"it knows the cell GRC, not {type(request.cell).__name__}"
+    if type(request.cell) not in COMPOSE:
+        return f"it knows the cells {', '.join(cell.__name__ for cell in COMPOSE)}, not {type(request.cell).__name__}"
     if request.soft or request.duplicates != "keep":
         return "it has plain beams: no OneSoft, and duplicates are kept"
     if request.leaves.shape[1] > MAX_LENGTH:
@@ -44,7 +46,8 @@ def encode(request: Request) -> Chart:
     memory = workspace(request)
     with torch.inference_mode():
         trace = memory.search(request)
-    chart = replay.encode_trace(request, trace, FusedGRCAdjoint, memory.look_back)
+    pull_back = FusedGRCAdjoint if type(request.cell) is GRC else adjoint
+    chart = replay.encode_trace(request, trace, pull_back, memory.look_back)
     if request.wants_gradient():
         return chart
     # The next search in the workspace overwrites the pool.

@@ -6,6 +6,11 @@
     gates     [z; h; c; u] = g W2 + b2, in tiles
     finish    LN(σ(z) ⊙ l + σ(h) ⊙ r + σ(c) ⊙ u) and its logit, a program for each new node
 
+and for the Tree-LSTM, in place of the last three,
+
+    expand    the five gates, [h_l; h_r] W + b, in tiles
+    remember  the new memory and state, and its logit, a program for each new node
+
 The number of the step is `base`, which is read from memory, and `slot`: one captured sequence of launches serves any
 stretch of a search. The buffers are those of `beamtree.engine.fused.workspaces`. Without a GPU the kernels run in
 Triton's interpreter.
@@ -152,6 +157,15 @@ def _mix(x):
 
 
 @triton.jit
+def _kept(key, seed, column, threshold):
+    """Whether dropout keeps a column of a node's mask. One word decides two columns, 16 bits each, the lower first."""
+    offset = (column // 2).to(tl.uint32) * WORD_FACTOR + tl.load(seed).to(tl.uint32, bitcast=True)
+    word = _mix(key.to(tl.uint32, bitcast=True) + offset)
+    number = tl.where(column % 2 == 1, word >> 16, word & 0xFFFF).to(tl.uint16).to(tl.int16, bitcast=True)
+    return number.to(tl.int32) >= threshold
+
+
+@triton.jit
 def _product(states, number, weight, column, column_inside, acc, D, S, E, BK: tl.constexpr, row_inside):
     """acc + states[number] @ weight: rows of D numbers, S apart, and a weight of E columns."""
     for k0 in range(0, D, BK):
@@ -168,7 +182,7 @@ def _product(states, number, weight, column, column_inside, acc, D, S, E, BK: tl
 def expand(
     states, children, weight, bias, inner, keys, seed, base,
     slot, first, BEAMS, D, S, E, threshold, scale,
-    DROPOUT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    GELU: tl.constexpr, DROPOUT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * BM + tl.arange(0, BM)  # a pair
     column = tl.program_id(1) * BN + tl.arange(0, BN)
@@ -179,18 +193,13 @@ def expand(
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     acc = _product(states, left, weight, column, column_inside, acc, D, S, E, BK, row_inside)
     acc = _product(states, right, weight + D * E, column, column_inside, acc, D, S, E, BK, row_inside)
-    a = acc + tl.load(bias + column, mask=column_inside, other=0.0)[None, :]
-    g = 0.5 * a * (1.0 + tl.erf(a * ROOT_HALF))
+    out = acc + tl.load(bias + column, mask=column_inside, other=0.0)[None, :]
+    if GELU:
+        out = 0.5 * out * (1.0 + tl.erf(out * ROOT_HALF))
     if DROPOUT:
-        # One word decides two columns, 16 bits each, the lower ones first.
-        key = tl.load(keys + row, mask=row_inside, other=0).to(tl.uint32, bitcast=True)
-        offset = (column // 2).to(tl.uint32) * WORD_FACTOR + tl.load(seed).to(tl.uint32, bitcast=True)
-        word = _mix(key[:, None] + offset[None, :])
-        number = (
-            tl.where((column % 2 == 1)[None, :], word >> 16, word & 0xFFFF).to(tl.uint16).to(tl.int16, bitcast=True)
-        )
-        g = tl.where(number.to(tl.int32) >= threshold, g * scale, 0.0)
-    tl.store(inner + row[:, None] * E + column[None, :], g, mask=row_inside[:, None] & column_inside[None, :])
+        key = tl.load(keys + row, mask=row_inside, other=0)
+        out = tl.where(_kept(key[:, None], seed, column[None, :], threshold), out * scale, 0.0)
+    tl.store(inner + row[:, None] * E + column[None, :], out, mask=row_inside[:, None] & column_inside[None, :])
 
 
 @triton.jit
@@ -228,6 +237,40 @@ def finish(
     state += tl.load(norm_bias + d, mask=inside, other=0.0)
     tl.store(states + new * S + d, state, mask=inside)
     logit = tl.sum(state * tl.load(score_weight + d, mask=inside, other=0.0), axis=0) + tl.load(score_bias)
+    tl.store(logits + new, tl.where(tl.load(present + row) != 0, logit, NOTHING))
+
+
+@triton.jit
+def _tanh(x):
+    return 2.0 * tl.sigmoid(2.0 * x) - 1.0
+
+
+@triton.jit
+def remember(
+    states, logits, children, gate, score_weight, score_bias, present, keys, seed, base,
+    slot, first, BEAMS, D, S, threshold, scale,
+    DROPOUT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    d = tl.arange(0, BLOCK)
+    inside = d < D
+    new = first + (tl.load(base) + slot).to(tl.int64) * 2 * BEAMS + row
+    left, right = tl.load(children + new * 2), tl.load(children + new * 2 + 1)
+    own = gate + row * 5 * D + d
+    i, f_left = tl.load(own, mask=inside, other=0.0), tl.load(own + D, mask=inside, other=0.0)
+    f_right, u = tl.load(own + 2 * D, mask=inside, other=0.0), tl.load(own + 3 * D, mask=inside, other=0.0)
+    o = tl.load(own + 4 * D, mask=inside, other=0.0)
+    update = _tanh(u)
+    if DROPOUT:
+        update = tl.where(_kept(tl.load(keys + row), seed, d, threshold), update * scale, 0.0)
+    c = tl.sigmoid(f_left + 1.0) * tl.load(states + left * S + D + d, mask=inside, other=0.0)
+    c += tl.sigmoid(f_right + 1.0) * tl.load(states + right * S + D + d, mask=inside, other=0.0)
+    c += tl.sigmoid(i) * update
+    h = tl.sigmoid(o) * _tanh(c)
+    tl.store(states + new * S + d, h, mask=inside)
+    tl.store(states + new * S + D + d, c, mask=inside)
+    h = tl.where(inside, h, 0.0)
+    logit = tl.sum(h * tl.load(score_weight + d, mask=inside, other=0.0), axis=0) + tl.load(score_bias)
     tl.store(logits + new, tl.where(tl.load(present + row) != 0, logit, NOTHING))
 
 

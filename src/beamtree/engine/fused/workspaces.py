@@ -14,16 +14,16 @@ import torch
 import triton
 from torch import Tensor
 
-from beamtree.cells import GRC
+from beamtree.cells import Cell
 from beamtree.engine.base import Noise, Request
 from beamtree.engine.fused import kernels
+from beamtree.engine.fused.compose import COMPOSE
 from beamtree.engine.pool import Pool, new_tables
 from beamtree.engine.replay import History, look_back
 from beamtree.engine.search import Step, Trace, first_rows, roots
 
 STRETCH = Noise.STEPS  # steps in a graph: an even number, so that each begins with the same half of the rows
 KEPT = 8  # workspaces at most, those used last
-TILE = 16  # rows and columns of the smallest product of tiles
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Size:
     N: int
     K: int
     D: int
+    cell: type[Cell]
     stochastic: bool
     dropout: float | None  # the threshold and scale of the masks follow from it
 
@@ -82,7 +83,7 @@ class Workspace:
         self.keys = torch.zeros(n, dtype=torch.int32, **device)
         self.present = torch.zeros(n, dtype=torch.int8, **device)
         self.inner = torch.zeros(n, 4 * D, **device)
-        self.gates = torch.zeros(n, 4 * D, **device)
+        self.gates = torch.zeros(n, 5 * D, **device)  # the Tree-LSTM has five, the GRC four
         T, whole = size.steps, {**device, "dtype": torch.long}
         self.records = Step(
             torch.zeros(T, B, K, **whole),
@@ -149,14 +150,8 @@ class Workspace:
     def launch(self, request: Request) -> None:
         """Every kernel of STRETCH steps."""
         size, tables = self.size, self.tables
-        D, E, beams, W = size.D, 4 * size.D, size.beams, size.M + 2
-        first, n = size.B * (size.N + size.M), 2 * size.beams
-        w1, b1, w2, b2, norm_weight, norm_bias, score_weight, score_bias = self.weights
-        dropout = request.dropout
-        threshold, scale = (dropout.threshold, dropout.scale) if dropout else (0, 1.0)
-        assert isinstance(request.cell, GRC)
-        # Few rows: small tiles, so that the weights are read by many processors at once.
-        BM, BN, BK = (TILE, TILE, 64) if n <= 64 else (64, 64, 32)
+        beams, W, first = size.beams, size.M + 2, size.B * (size.N + size.M)
+        compose = COMPOSE[size.cell]
         wide = triton.next_power_of_2(W)
         warps = min(max(wide // 256, 4), 16)
         for slot in range(STRETCH):
@@ -173,19 +168,7 @@ class Workspace:
                 K=size.K, J=self.J, NOISY=size.stochastic, BLOCK=wide,
                 CONTINUATIONS=triton.next_power_of_2(size.K * self.J), num_warps=warps,
             )  # fmt: skip
-            kernels.expand[(triton.cdiv(n, BM), triton.cdiv(E, BN))](
-                tables.states, tables.children, w1, b1, self.inner, self.keys, self.seed, self.base,
-                slot, first, beams, D, D, E, threshold, scale,
-                DROPOUT=dropout is not None, BM=BM, BN=BN, BK=BK, num_stages=4,
-            )  # fmt: skip
-            kernels.gates[(triton.cdiv(n, BM), triton.cdiv(E, BN))](
-                self.inner, w2, b2, self.gates, beams, E, BM=BM, BN=BN, BK=BK, num_stages=4
-            )
-            kernels.finish[(n,)](
-                tables.states, tables.logits, tables.children, self.gates, norm_weight, norm_bias, score_weight,
-                score_bias, self.present, self.base, slot, first, beams, D, D, request.cell.norm.eps,
-                BLOCK=triton.next_power_of_2(D), num_warps=4,
-            )  # fmt: skip
+            compose(self, request, slot)
         self.base += STRETCH
 
 
@@ -203,7 +186,7 @@ def workspace(request: Request) -> Workspace:
     device = request.leaves.device
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
     rate = None if request.dropout is None else float(request.dropout.scale)
-    size = Size(device, stream, B, N, request.beam_size, request.cell.dim, request.stochastic, rate)
+    size = Size(device, stream, B, N, request.beam_size, request.cell.dim, type(request.cell), request.stochastic, rate)
     if size not in _kept:
         while len(_kept) >= KEPT:
             _kept.popitem(last=False)

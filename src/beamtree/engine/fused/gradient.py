@@ -15,8 +15,7 @@ from torch import Tensor
 from beamtree.cells import GRC
 from beamtree.engine.adjoint import Gradients, GRCAdjoint
 from beamtree.engine.fused import kernels
-
-FEW = 64  # nodes: up to here small tiles, so that the weights are read by many processors at once
+from beamtree.engine.fused.compose import tile
 
 
 class FusedGRCAdjoint(GRCAdjoint):
@@ -33,20 +32,20 @@ class FusedGRCAdjoint(GRCAdjoint):
         cell, count, first = self.cell, len(gradient), rows.start or 0
         D, E = cell.dim, 4 * cell.dim
         found = gradient.new_empty(count, 2, D)
-        BM, BN, BK = (16, 16, 64) if count <= FEW else (64, 64, 32)
+        sizes = tile(count)
         kernels.gate_gradient[(count,)](
             gradient, self.gradient, self.total, self.mean, self.scale, cell.norm.weight, self.children, self.open,
             self.update, self.d_gates, self.d_total, first, D, gradient.stride(0),
             BLOCK=triton.next_power_of_2(D), num_warps=4,
         )  # fmt: skip
-        kernels.inner_gradient[(triton.cdiv(count, BM), triton.cdiv(E, BN))](
+        kernels.inner_gradient[(triton.cdiv(count, sizes["BM"]), triton.cdiv(E, sizes["BN"]))](
             self.d_gates, cell.gates.weight, self.a, self.a if self.mask is None else self.mask, self.d_inner,
             first, count, E,
-            MASKED=self.mask is not None, BM=BM, BN=BN, BK=BK, num_stages=4,
+            MASKED=self.mask is not None, **sizes,
         )  # fmt: skip
-        kernels.child_gradient[(triton.cdiv(count, BM), triton.cdiv(2 * D, BN))](
+        kernels.child_gradient[(triton.cdiv(count, sizes["BM"]), triton.cdiv(2 * D, sizes["BN"]))](
             self.d_inner, cell.expand.weight, self.d_total, self.open, found, first, count, D, E,
-            BM=BM, BN=BN, BK=BK, num_stages=4,
+            **sizes,
         )  # fmt: skip
         return found
 

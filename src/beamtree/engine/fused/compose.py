@@ -1,0 +1,65 @@
+"""Composing the new nodes of a step, for each cell that the fused engine knows."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import triton
+
+from beamtree.cells import GRC, Cell, TreeLSTM
+from beamtree.engine.base import Request
+from beamtree.engine.fused import kernels
+
+if TYPE_CHECKING:
+    from beamtree.engine.fused.workspaces import Workspace
+
+FEW = 64  # rows: up to here small tiles, so that the weights are read by many processors at once
+
+
+def tile(rows: int) -> dict[str, int]:
+    """The sizes of the tiles of a product."""
+    BM, BN, BK = (16, 16, 64) if rows <= FEW else (64, 64, 32)
+    return {"BM": BM, "BN": BN, "BK": BK, "num_stages": 4}
+
+
+def _masks(request: Request) -> tuple[int, float]:
+    return (request.dropout.threshold, request.dropout.scale) if request.dropout else (0, 1.0)
+
+
+def compose_grc(memory: "Workspace", request: Request, slot: int) -> None:
+    size, tables = memory.size, memory.tables
+    D, E, beams, n = size.D, 4 * size.D, size.beams, 2 * size.beams
+    first, sizes = size.B * (size.N + size.M), tile(2 * size.beams)
+    w1, b1, w2, b2, norm_weight, norm_bias, score_weight, score_bias = memory.weights
+    grid = (triton.cdiv(n, sizes["BM"]), triton.cdiv(E, sizes["BN"]))
+    assert isinstance(request.cell, GRC)
+    kernels.expand[grid](
+        tables.states, tables.children, w1, b1, memory.inner, memory.keys, memory.seed, memory.base,
+        slot, first, beams, D, D, E, *_masks(request),
+        GELU=True, DROPOUT=request.dropout is not None, **sizes,
+    )  # fmt: skip
+    kernels.gates[grid](memory.inner, w2, b2, memory.gates, beams, E, **sizes)
+    kernels.finish[(n,)](
+        tables.states, tables.logits, tables.children, memory.gates, norm_weight, norm_bias, score_weight, score_bias,
+        memory.present, memory.base, slot, first, beams, D, D, request.cell.norm.eps,
+        BLOCK=triton.next_power_of_2(D), num_warps=4,
+    )  # fmt: skip
+
+
+def compose_lstm(memory: "Workspace", request: Request, slot: int) -> None:
+    size, tables = memory.size, memory.tables
+    D, E, beams, n = size.D, 5 * size.D, size.beams, 2 * size.beams
+    first, sizes = size.B * (size.N + size.M), tile(2 * size.beams)
+    weight, bias, score_weight, score_bias = memory.weights
+    kernels.expand[(triton.cdiv(n, sizes["BM"]), triton.cdiv(E, sizes["BN"]))](
+        tables.states, tables.children, weight, bias, memory.gates, memory.keys, memory.seed, memory.base,
+        slot, first, beams, D, 2 * D, E, 0, 1.0,
+        GELU=False, DROPOUT=False, **sizes,
+    )  # fmt: skip
+    kernels.remember[(n,)](
+        tables.states, tables.logits, tables.children, memory.gates, score_weight, score_bias, memory.present,
+        memory.keys, memory.seed, memory.base, slot, first, beams, D, 2 * D, *_masks(request),
+        DROPOUT=request.dropout is not None, BLOCK=triton.next_power_of_2(D), num_warps=4,
+    )  # fmt: skip
+
+
+COMPOSE: dict[type[Cell], Callable[..., None]] = {GRC: compose_grc, TreeLSTM: compose_lstm}
