@@ -1,3 +1,4 @@
+import importlib.util
 import json
 import os
 import re
@@ -29,6 +30,43 @@ def test_every_engine_of_a_case_follows_its_reference():
         ("bt-lstm", 8),
         ("bt-lstm", 16),
     ]
+
+
+@pytest.mark.parametrize(
+    ("device", "engines"), [("cpu", ["reference", "torch"]), ("cuda", ["reference", "torch", "triton"])]
+)
+def test_by_default_all_engines_run_that_the_device_can(device, engines, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)  # triton is installed
+    assert [case.engine for case in grid(["bt-grc"], [8], [1], device=device)] == engines
+
+
+def test_an_engine_that_cannot_run_here_is_a_mistake(monkeypatch):
+    with pytest.raises(ValueError, match="'triton' needs a CUDA device, not cpu; here there are: auto, reference, tor"):
+        grid(["bt-grc"], [8], [1], ["triton"])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert bench.engines_on("cuda") == ["reference", "torch"]
+    with pytest.raises(ValueError, match="'triton' needs the package triton, which is not installed"):
+        grid(["bt-grc"], [8], [1], ["triton"], device="cuda")
+
+
+def test_a_case_that_an_engine_is_not_made_for_is_a_result_with_the_reason():
+    first, second = run([Case("bt-grc-onesoft", engine, 4, 1, **SMALL) for engine in ("triton", "torch")], repeats=1)
+    assert re.match(r"cannot: (it runs on|it has|the package)", first.note)
+    assert first.train_seconds is None
+    assert second.note == ""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [({"encoder": "bt-lstm"}, "the cell GRC"), ({"dtype": "float64"}, "float32"), ({"dtype": "bfloat16-autocast"}, "")],
+)
+def test_on_a_gpu_the_fused_engine_names_what_it_does_not_do(setting, reason):
+    note = measure(Case(engine="triton", length=8, batch_size=1, device="cuda", **SMALL, **setting), repeats=1).note
+    assert note.startswith("cannot: it ")
+    assert reason in note
 
 
 def test_the_torch_engine_saves_less_than_the_reference(pair):
@@ -68,30 +106,6 @@ def test_records_survive_json(pair):
     assert rows[1]["ratios"]["saved_bytes"] == pair[0].saved_bytes / pair[1].saved_bytes
 
 
-def test_saved_counts_a_storage_once_and_neither_weights_nor_input():
-    weight, x = torch.ones(1000, requires_grad=True), torch.ones(1000, requires_grad=True)
-    sizes = {}
-    with bench.watch_saved(sizes, [weight, x]):
-        y = x * weight  # saves both, which are known
-        z = (y * y[:500].repeat(2)).sum() + y.sin().sum()  # saves y, twice, and the repeated half
-    z.backward()
-    assert sorted(sizes.values()) == [4000, 4000]
-    assert x.grad is not None
-
-
-def test_the_peak_is_what_the_work_needs_at_most():
-    def work():
-        for _ in range(3):  # each is freed before the next but one
-            torch.ones(2**26)  # 256 MiB, large beside the few that the kernel's counters may be behind
-
-    torch.ones(2**28)  # 1 GiB, an earlier peak
-    peak = bench.peak_bytes(work, "cpu")
-    if not sys.platform.startswith("linux"):
-        assert peak is None
-    else:
-        assert 248 * 2**20 < peak < 528 * 2**20
-
-
 def test_a_slow_pass_is_timed_once_and_a_fast_one_as_often_as_asked():
     def count(repeats, budget):
         calls = []
@@ -110,7 +124,7 @@ def test_precisions(dtype):
 
 @pytest.mark.parametrize("length", [1, 2])
 def test_shortest_inputs(length):
-    for case in grid(["bt-grc-onesoft"], [length], [1], **SMALL):
+    for case in grid(["bt-grc-onesoft"], [length], [1], [*bench.engines_on("cpu"), "auto"], **SMALL):
         assert measure(case, repeats=1).train_seconds > 0
 
 
@@ -142,12 +156,13 @@ def test_running_out_of_memory_ends_a_case_and_not_the_run(monkeypatch):
     assert second.train_seconds > 0
 
 
-def test_another_error_is_not_hidden(monkeypatch):
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError])
+def test_another_error_is_not_hidden(kind, monkeypatch):
     def broken(*_):
-        raise RuntimeError("a bug")
+        raise kind("a bug")
 
     monkeypatch.setattr(bench, "_measure", broken)
-    with pytest.raises(RuntimeError, match="a bug"):
+    with pytest.raises(kind, match="a bug"):
         measure(Case(**SMALL))
 
 
@@ -155,7 +170,7 @@ def test_another_error_is_not_hidden(monkeypatch):
     ("setting", "message"),
     [
         ({"encoder": "bt-gcr"}, "did you mean 'bt-grc'"),
-        ({"engine": "warp"}, "known: reference, torch"),
+        ({"engine": "warp"}, "known: auto, reference, torch"),
         ({"length": 0}, "length is 0"),
         ({"batch_size": -1}, "batch_size is -1"),
         ({"dropout": 1.0}, "dropout is 1.0"),

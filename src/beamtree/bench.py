@@ -7,28 +7,26 @@ A training step is forward and backward of Σ sin(state) over full-length random
 mode without gradients. A factor is worth something only between numbers of one run on one machine.
 """
 
-import contextlib
-import ctypes
-import gc
+import importlib.util
 import itertools
-import os
-import platform
+import re
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from beamtree.bench_memory import available_bytes, is_out_of_memory, peak_bytes, release_memory, watch_saved
 from beamtree.checks import check_choice, check_integer, check_rate
 from beamtree.encoders import encoder, encoders
 from beamtree.engine import ENGINES
 
-REFERENCE = "reference"
+AUTO, REFERENCE = "auto", "reference"
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16-autocast": torch.float32}  # of the weights
+OUT_OF_MEMORY = "out of memory"
 REPEATS = 5
 BUDGET = 10.0  # seconds; a slow case is timed once rather than for minutes
 # What the reference holds of one candidate until backward, in vectors of width D, rounded up from what `measure`
@@ -53,7 +51,7 @@ class Case:
 
     def __post_init__(self) -> None:
         check_choice("encoder", self.encoder, tuple(encoders()))
-        check_choice("engine", self.engine, tuple(ENGINES))
+        check_choice("engine", self.engine, (AUTO, *ENGINES))
         for name in ("length", "batch_size", "dim", "beam_size"):
             check_integer(name, getattr(self, name), at_least=1)
         check_rate("dropout", self.dropout)
@@ -72,6 +70,9 @@ class Result:
     saved_bytes: int | None = None  # what autograd holds between forward and backward
     peak_bytes: int | None = None  # the most a training step needs at any time
     note: str = ""
+
+
+Progress = Callable[[Case, Result | None], None]  # hears of a case twice: before it, with None, and with its result
 
 
 @dataclass(frozen=True)
@@ -94,17 +95,39 @@ def find_device(name: str) -> str:
     return name
 
 
+def engines_on(device: str) -> list[str]:
+    """The engines that can run on "cpu" or "cuda"."""
+    fused = device == "cuda" and importlib.util.find_spec("triton") is not None
+    return [engine for engine in ENGINES if engine != "triton" or fused]
+
+
+def check_engine(engine: str, device: str) -> None:
+    """An engine that exists and can run on the device."""
+    check_choice("engine", engine, (AUTO, *ENGINES))
+    possible = (AUTO, *engines_on(device))
+    if engine not in possible:
+        lacking = "the package triton, which is not installed" if device == "cuda" else f"a CUDA device, not {device}"
+        raise ValueError(f"engine {engine!r} needs {lacking}; here there are: {', '.join(possible)}")
+
+
 def grid(
     names: Iterable[str],
     lengths: Iterable[int],
     batch_sizes: Iterable[int],
-    engines: Iterable[str] = tuple(ENGINES),
+    engines: Iterable[str] | None = None,
+    device: str = "cpu",
     **common: Any,
 ) -> list[Case]:
-    """All combinations. The engines of one case follow each other, the reference first, which the ratios need."""
-    engines = dict.fromkeys((REFERENCE, *engines))  # each once
+    """All combinations. The engines of one case follow each other, the reference first, which the ratios need.
+
+    engines: None: all that can run on the device.
+    """
+    device = find_device(device)
+    engines = dict.fromkeys((REFERENCE, *(engines_on(device) if engines is None else engines)))  # each once
+    for engine in engines:
+        check_engine(engine, device)
     return [
-        Case(encoder=name, length=length, batch_size=batch_size, engine=engine, **common)
+        Case(encoder=name, length=length, batch_size=batch_size, engine=engine, device=device, **common)
         for name, length, batch_size in itertools.product(names, lengths, batch_sizes)
         for engine in engines
     ]
@@ -112,11 +135,11 @@ def grid(
 
 def run(
     cases: Sequence[Case],
-    progress: Callable[[Case, Result | None], None] = lambda case, result: None,
+    progress: Progress = lambda case, result: None,
     repeats: int = REPEATS,
     budget: float = BUDGET,
 ) -> list[Result]:
-    """Measure them all. `progress` hears of each case twice: before it, with None, and after it, with its result."""
+    """Measure them all."""
     results = []
     for case in cases:
         progress(case, None)
@@ -146,7 +169,7 @@ def records(results: Sequence[Result]) -> list[dict[str, Any]]:
 def measure(case: Case, repeats: int = REPEATS, budget: float = BUDGET) -> Result:
     """Median times of `repeats` passes, fewer where they would take more than `budget` seconds, and memory.
 
-    A case that does not fit into memory is a result too, with a note.
+    A case that does not fit into memory is a result too, with a note, and so is one that the engine is not made for.
     """
     check_integer("repeats", repeats, at_least=1)
     release_memory()
@@ -157,10 +180,17 @@ def measure(case: Case, repeats: int = REPEATS, budget: float = BUDGET) -> Resul
     try:
         with torch.random.fork_rng(devices):
             return _measure(case, repeats, budget)
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
+    except (MemoryError, RuntimeError, ValueError) as error:
+        note = OUT_OF_MEMORY if is_out_of_memory(error) else why_not(error)
+        if note is None:
             raise
-    return Result(case, note="out of memory")
+    return Result(case, note=note)
+
+
+def why_not(error: Exception) -> str | None:
+    """The reason, where the error says that an engine cannot do what it was asked."""
+    found = re.fullmatch(r"engine '\w+' cannot do this: (.+); engine '\w+' can", str(error))
+    return f"cannot: {found[1]}" if found else None
 
 
 def _measure(case: Case, repeats: int, budget: float) -> Result:
@@ -218,56 +248,6 @@ def median_seconds(work: Callable[[], None], device: str, repeats: int, budget: 
     return statistics.median(times)
 
 
-def watch_saved(sizes: dict[int, int], known: Sequence[Tensor]) -> torch.autograd.graph.saved_tensors_hooks:
-    """Within it, the sizes of the distinct storages that autograd saves, by address; those of `known` do not count."""
-    ignored = {tensor.untyped_storage().data_ptr() for tensor in known}
-
-    def pack(tensor: Tensor) -> Tensor:  # notes numbers only: a reference would keep alive what autograd lets go
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in ignored:
-            sizes[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    return torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
-
-
-def peak_bytes(work: Callable[[], None], device: str) -> int | None:
-    """How far memory rises at most during the work; None where the system does not tell."""
-    release_memory()
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        work()
-        return torch.cuda.max_memory_allocated() - before
-    resident = highest = None
-    with exact_allocation():
-        with contextlib.suppress(OSError):  # not Linux
-            Path("/proc/self/clear_refs").write_text("5")  # forget the highest resident memory so far
-            resident = _kernel_bytes("/proc/self/status", "VmRSS")
-        work()
-        if resident is not None:
-            highest = _kernel_bytes("/proc/self/status", "VmHWM")
-    return None if resident is None or highest is None else max(highest - resident, 0)
-
-
-@contextlib.contextmanager
-def exact_allocation() -> Iterator[None]:
-    """Every tensor of some size has pages of its own, which go back to the system with it.
-
-    By default glibc learns while a program runs to keep freed memory, and then up to half of what is resident is gaps:
-    the peak would depend on what was measured before.
-    """
-    set_option = getattr(_libc(), "mallopt", lambda option, value: None)
-    trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
-    set_option(trim_threshold, 128 * 1024)  # where glibc starts
-    set_option(mmap_threshold, 128 * 1024)
-    try:
-        yield
-    finally:  # there is no way back to learning: take what a long training arrives at
-        set_option(trim_threshold, 64 * 2**20)
-        set_option(mmap_threshold, 32 * 2**20)
-
-
 def needed_bytes(case: Case) -> int:
     """About what a training step needs. Only the reference's K·N²/2 cells are worth an estimate."""
     if case.engine != REFERENCE:
@@ -277,44 +257,6 @@ def needed_bytes(case: Case) -> int:
     return candidates * kept * case.dim * DTYPES[case.dtype].itemsize
 
 
-def available_bytes(device: str) -> int | None:
-    """Memory that is free now. Beyond it the CPU's system may end the process instead of raising an error."""
-    if device == "cuda":
-        return int(torch.cuda.mem_get_info()[0])
-    with contextlib.suppress(OSError):
-        return _kernel_bytes("/proc/meminfo", "MemAvailable")
-    with contextlib.suppress(AttributeError, ValueError, OSError):  # not Linux
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return None
-
-
-def release_memory() -> None:
-    """Give back what is no longer used, so that the next measurement starts from what is really there."""
-    gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
-    getattr(_libc(), "malloc_trim", lambda keep: None)(0)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return any(words in str(error) for words in ("not enough memory", "can't allocate memory", "out of memory"))
-
-
-def _libc() -> ctypes.CDLL | None:
-    """The C library where it is glibc, which can be told how to manage memory."""
-    return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
-
-
 def _synchronize(device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()
-
-
-def _kernel_bytes(file: str, field: str) -> int | None:
-    """A field of one of Linux's files of the form "VmRSS:   1234 kB"."""
-    for line in Path(file).read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) * 1024
-    return None

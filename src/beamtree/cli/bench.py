@@ -1,45 +1,73 @@
-"""`beamtree bench`: the engines beside the reference."""
+"""`beamtree bench`: the engines beside the reference, and tables of all encoders."""
 
 # ruff: noqa: B006 (a list is how typer is told the default of a repeatable option; nothing changes it)
 
+import itertools
 import json
 import platform
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
 from rich.table import Table
 
-from beamtree import __version__, bench
-from beamtree.checks import check_integer
+from beamtree import __version__, bench, bench_plot, bench_tables
+from beamtree.checks import check_choice, check_integer
 from beamtree.cli.terminal import INTERRUPTED, digits, duration, make_table, memory, print_table, progress_bar
 from beamtree.encoders import encoders
-from beamtree.engine import ENGINES
 
-EVERY_ENGINE = list(ENGINES)
 EXAMPLE = (
-    "Example: every engine on long inputs, one at a time\n\n"
-    "  beamtree bench -e bt-grc -e bt-grc-onesoft -n 200 -n 500 -b 1"
+    "Examples: every engine on long inputs, one at a time; the paper's efficiency table; a curve over lengths\n\n"
+    "  beamtree bench -e bt-grc -e bt-grc-onesoft -n 200 -n 500 -b 1\n\n"
+    "  beamtree bench --table speed\n\n"
+    "  beamtree bench --table scaling --plot scaling.svg"
 )
+PLAIN_COLUMNS = ("train\nstep", "inference", "saved for\nbackward", "peak\nmemory")
+SPEED_COLUMNS = ("100\nsamples", "in the\npaper", "peak\nmemory", "in the\npaper")
 
 
 def bench_command(
     names: Annotated[
-        list[str], typer.Option("--encoder", "-e", help=f"Repeatable. One of: {', '.join(encoders())}.")
-    ] = ["bt-grc"],
-    lengths: Annotated[list[int], typer.Option("--length", "-n", help="N, repeatable.")] = [200],
-    batch_sizes: Annotated[list[int], typer.Option("--batch", "-b", help="B, repeatable.")] = [4],
+        list[str],
+        typer.Option(
+            "--encoder",
+            "-e",
+            help=f"Repeatable. One of: {', '.join(encoders())}.",
+            show_default="bt-grc; every one in the tables speed and batched",
+        ),
+    ] = [],
+    table: Annotated[
+        str | None,
+        typer.Option(
+            help="speed: the paper's efficiency table, its figures beside ours. batched: 128 samples at once. "
+            "scaling: lengths from 256 to 16,384.",
+        ),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the table scaling into this .png, .svg or .pdf.")] = None,
+    lengths: Annotated[list[int], typer.Option("--length", "-n", help="N, repeatable.", show_default="200")] = [],
+    batch_sizes: Annotated[list[int], typer.Option("--batch", "-b", help="B, repeatable.", show_default="4")] = [],
     engines: Annotated[
-        list[str], typer.Option("--engine", help="Repeatable. The reference always runs too.")
-    ] = EVERY_ENGINE,
-    dim: Annotated[int, typer.Option(help="D, the width.")] = 64,
-    beam_size: Annotated[int, typer.Option("--beam", help="K, the number of beams.")] = 5,
+        list[str],
+        typer.Option(
+            "--engine",
+            help="Repeatable, and the reference always runs too. A table has one alone.",
+            show_default="all that can run; the fastest in a table",
+        ),
+    ] = [],
+    dim: Annotated[int | None, typer.Option(help="D, the width.", show_default="64; 128 in a table")] = None,
+    beam_size: Annotated[int | None, typer.Option("--beam", help="K, the number of beams.", show_default="5")] = None,
     dropout: Annotated[float, typer.Option(help="Inside the cell, in training.")] = 0.1,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     dtype: Annotated[str, typer.Option(help=f"{', '.join(bench.DTYPES)}.")] = "float32",
     threads: Annotated[int | None, typer.Option(help="CPU threads.", show_default="PyTorch's choice")] = None,
     repeats: Annotated[int, typer.Option(help="Passes to take the median of, fewer beyond 10 s.")] = bench.REPEATS,
+    limit: Annotated[
+        float | None,
+        typer.Option(help="Seconds that a line of a table may take.", show_default=f"{bench_tables.LIMIT:g}"),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of weights, inputs and noise.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
@@ -47,16 +75,34 @@ def bench_command(
 
     A training step is forward and backward of an encoder over B random inputs of length N; inference is forward alone.
     "Saved" is what autograd holds between the two, "peak" the most that a training step needs.
+
+    --table measures all encoders, or those named, on the fastest engine with D 128 and K 5, at lengths and a batch size
+    of its own, and leaves out what is likely to take longer than the limit.
     """
     check_integer("repeats", repeats, at_least=1)
     if threads is not None:
         check_integer("threads", threads, at_least=1)
         torch.set_num_threads(threads)
     device = bench.find_device(device)
-    common = {"dim": dim, "beam_size": beam_size, "dropout": dropout, "device": device, "dtype": dtype, "seed": seed}
-    cases = bench.grid(names, lengths, batch_sizes, engines, **common)
+    common: dict[str, Any] = {"dropout": dropout, "device": device, "dtype": dtype, "seed": seed}
+    run: Callable[..., list[bench.Result]]
+    if table is None:
+        if limit is not None:
+            raise ValueError("--limit is for a --table: add one, or leave it out")
+        common |= {key: value for key, value in (("dim", dim), ("beam_size", beam_size)) if value is not None}
+        cases = bench.grid(names or ["bt-grc"], lengths or [200], batch_sizes or [4], engines or None, **common)
+        run = partial(bench.run, cases, repeats=repeats)
+    else:
+        check_alone(table, engines, {"--length": lengths, "--batch": batch_sizes, "--dim": dim, "--beam": beam_size})
+        cases = bench_tables.cases(table, names or None, *engines, **common)
+        limit = bench_tables.LIMIT if limit is None else limit
+        run = partial(bench_tables.run, cases, repeats=repeats, limit=limit)
+    if plot is not None:
+        if table != "scaling":
+            raise ValueError("--plot draws the curves of --table scaling: add that")
+        bench_plot.check_plot(plot)
 
-    results, interrupted = run_with_bar(cases, repeats)
+    results, interrupted = run_with_bar(cases, run)
     setting = {
         "beamtree": __version__,
         "torch": torch.__version__,
@@ -64,20 +110,35 @@ def bench_command(
         "threads": torch.get_num_threads(),
     }
     if as_json:
-        typer.echo(json.dumps({**setting, "interrupted": interrupted, "results": bench.records(results)}, indent=2))
+        rows = bench.records(results) if table is None else bench_tables.records(table, results)
+        typer.echo(json.dumps({**setting, "table": table, "interrupted": interrupted, "results": rows}, indent=2))
     else:
         typer.echo(
             f"{setting['device']}, torch {setting['torch']}, threads {setting['threads']}, {dtype}; "
-            f"D {dim}, K {beam_size}, dropout {dropout:g}, seed {seed}"
+            f"D {cases[0].dim}, K {cases[0].beam_size}, dropout {dropout:g}, seed {seed}"
         )
-        print_table(results_table(results))
+        print_results(table, results)
+    if plot is not None and results:
+        bench_plot.draw(
+            results, plot, f"{setting['device']}, {dtype}; D {cases[0].dim}, K {cases[0].beam_size}, batch 1"
+        )
     if interrupted:
         typer.echo(f"interrupted: {len(results)} of {len(cases)} cases measured", err=True)
         raise typer.Exit(INTERRUPTED)
 
 
-def run_with_bar(cases: list[bench.Case], repeats: int) -> tuple[list[bench.Result], bool]:
-    """The results, all or those until Ctrl-C, and whether that came."""
+def check_alone(table: str, engines: list[str], fixed: dict[str, list[int] | int | None]) -> None:
+    """A table has one engine, and lengths and sizes of its own."""
+    check_choice("table", table, tuple(bench_tables.TABLES))
+    for option, value in fixed.items():
+        if value not in (None, []):
+            raise ValueError(f"{option} does not go with --table {table}, which has its own: leave one of them out")
+    if len(engines) > 1:
+        raise ValueError(f"--table {table} has one --engine, not {len(engines)}: {', '.join(engines)}")
+
+
+def run_with_bar(cases: list[bench.Case], run: Callable[..., list[bench.Result]]) -> tuple[list[bench.Result], bool]:
+    """The results, all or those until Ctrl-C, and whether that came. `run` takes the progress to report."""
     results: list[bench.Result] = []
     with progress_bar() as bar:
         task = bar.add_task("", total=len(cases))
@@ -89,10 +150,25 @@ def run_with_bar(cases: list[bench.Case], repeats: int) -> tuple[list[bench.Resu
             bar.update(task, description=name, completed=len(results))
 
         try:
-            bench.run(cases, show, repeats)
+            run(progress=show)
         except KeyboardInterrupt:
             return results, True
     return results, False
+
+
+def print_results(table: str | None, results: list[bench.Result]) -> None:
+    if table is None:
+        print_table(results_table(results))
+        return
+    typer.echo(bench_tables.TABLES[table].title)
+    if table == "speed":
+        print_table(encoders_table(results, SPEED_COLUMNS, speed_figures))
+        typer.echo(
+            f"\nThe paper's figures: an {bench_tables.HARDWARE}, lengths {', '.join(bench_tables.SPLITS)}, "
+            "classifier and optimiser included."
+        )
+    else:
+        print_table(encoders_table(results, PLAIN_COLUMNS, plain_figures))
 
 
 def results_table(results: list[bench.Result]) -> Table:
@@ -115,6 +191,35 @@ def results_table(results: list[bench.Result]) -> Table:
             *([result.note] if notes else []),
         )
     return table
+
+
+def encoders_table(
+    results: list[bench.Result], columns: tuple[str, ...], figures: Callable[[bench.Result], tuple[str, ...]]
+) -> Table:
+    """A section for each encoder, a row for each length."""
+    notes = ["note"] if any(result.note for result in results) else []
+    table = make_table("encoder", "length", *columns, *notes, left=("encoder", "note"))
+    for name, rows in itertools.groupby(results, key=lambda result: result.case.encoder):
+        for result in rows:
+            table.add_row(name, str(result.case.length), *figures(result), *([result.note] if notes else []))
+        table.add_section()
+    return table
+
+
+def plain_figures(result: bench.Result) -> tuple[str, ...]:
+    times = duration(result.train_seconds), duration(result.inference_seconds)
+    return (*times, memory(result.saved_bytes), memory(result.peak_bytes))
+
+
+def speed_figures(result: bench.Result) -> tuple[str, ...]:
+    """Ours, and those of the paper beside them."""
+    time, peak = duration(bench_tables.seconds_for_samples(result)), memory(result.peak_bytes)
+    published = bench_tables.published(result.case)
+    if published is None:
+        return time, digits(None), peak, digits(None)
+    if published.minutes is None:
+        return time, bench.OUT_OF_MEMORY, peak, bench.OUT_OF_MEMORY
+    return time, f"{published.minutes} min", peak, f"{published.gigabytes} GB"
 
 
 def device_name(device: str) -> str:
