@@ -106,8 +106,8 @@ BAD_SETTINGS = [
     ("dropout", "0.1", f"dropout is '0.1': {RATE}"),
     ("stochastic", "no", "stochastic is 'no': it must be True or False"),
     ("check_nan", 1, "check_nan is 1: it must be True or False"),
-    ("engine", "trch", "unknown engine 'trch' (did you mean 'torch'?); known: auto, reference, torch"),
-    ("engine", "cuda", "unknown engine 'cuda'; known: auto, reference, torch"),
+    ("engine", "trch", "unknown engine 'trch' (did you mean 'torch'?); known: auto, reference, torch, triton"),
+    ("engine", "cuda", "unknown engine 'cuda'; known: auto, reference, torch, triton"),
     ("duplicates", "merged", "unknown duplicates 'merged' (did you mean 'merge'?); known: keep, drop, merge"),
     ("duplicates", None, "unknown duplicates None; known: keep, drop, merge"),
 ]
