@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from beamtree.checks import check_integer, unknown
+from beamtree.data.gold import left_branching
 from beamtree.data.originals import Originals
 from beamtree.data.samples import Sample, at
 from beamtree.data.task import Column, Materials, Part, Task
@@ -77,23 +78,7 @@ def gold_tree(tokens: Sequence[str]) -> Tree:
     '(((< a) (((< or) (((< not) b) >)) >)) >)'
     """
     _check(tokens)
-    actions: list[int] = []
-    waiting = 0  # constituents on the left that no bracket pair has taken in yet
-    nesting = 0
-    for token in tokens:
-        waiting += 1
-        merges = 0
-        if token == "(":
-            nesting += 1
-        elif token == ")":
-            nesting -= 1
-            merges = 2 if nesting else 1  # the bracket with its pair, and the pair with the one around it
-        elif nesting:
-            merges = 1
-        for _ in range(merges):
-            waiting -= 1
-            actions.append(waiting - 1)
-    return Tree.from_actions(actions, tokens)
+    return left_branching(tokens, "(", ")")
 
 
 def hold_out(samples: Iterable[Sample], every: int = 10) -> tuple[list[Sample], list[Sample]]:

@@ -5,6 +5,7 @@ Nothing recurses, so that depth costs nothing and a malformed expression is an e
 
 from collections.abc import Sequence
 
+from beamtree.data.gold import left_branching
 from beamtree.trees import Tree
 
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
@@ -77,23 +78,7 @@ def gold_tree(tokens: Sequence[str]) -> Tree:
     '(((([MAX 2) ((([SM 4) 7) ])) 0) ])'
     """
     evaluate(tokens)  # for its error messages
-    actions: list[int] = []
-    waiting = 0  # constituents on the left that no list has taken in yet
-    nesting = 0
-    for token in tokens:
-        waiting += 1
-        merges = 0
-        if token in OPERATORS:
-            nesting += 1
-        elif token == CLOSE:
-            nesting -= 1
-            merges = 2 if nesting else 1  # the bracket with its list, and the list with the one around it
-        elif nesting:
-            merges = 1
-        for _ in range(merges):
-            waiting -= 1
-            actions.append(waiting - 1)
-    return Tree.from_actions(actions, tokens)
+    return left_branching(tokens, OPERATORS, CLOSE)
 
 
 def to_brackets(tokens: Sequence[str]) -> str:
