@@ -1,0 +1,148 @@
+"""Heads: an encoder with embeddings before it and a classifier behind it, for texts and for pairs of them.
+
+    model = TextClassifier(encoder("bt-grc", dim=128), vocabulary_size=len(vocabulary), classes=10, dropout=0.1)
+    out = model(batch.tokens, batch.lengths)
+    model.loss(out.logits, batch.labels).backward()
+    model.probabilities(out.logits), out.encoding.beams.trees()
+
+The paper's: no projection between embedding and encoder, so that a word's vector is as wide as a state; two classes
+share one logit.
+"""
+
+from typing import ClassVar, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from beamtree.beams import Encoding
+from beamtree.checks import check_integer, check_rate
+from beamtree.data.vocabulary import Vocabulary
+
+
+class Embedding(nn.Module):
+    """Words as vectors: learned, or `pretrained` and frozen, with one learned vector for all unknown words."""
+
+    def __init__(self, size: int, dim: int, pretrained: Float[Tensor, "V D"] | None = None) -> None:
+        super().__init__()
+        check_integer("size", size, at_least=1)
+        if pretrained is not None and pretrained.shape != (size, dim):
+            raise ValueError(f"pretrained is of shape {tuple(pretrained.shape)}: it must be {(size, dim)}")
+        self.words = nn.Embedding(size, dim, padding_idx=Vocabulary.PAD)
+        self.unknown = None
+        if pretrained is not None:
+            with torch.no_grad():
+                self.words.weight.copy_(pretrained)
+                self.words.weight[Vocabulary.PAD] = 0
+            self.words.weight.requires_grad_(False)
+            self.unknown = nn.Parameter(torch.randn(dim))
+
+    def forward(self, tokens: Int[Tensor, "B N"]) -> Float[Tensor, "B N D"]:
+        vectors = self.words(tokens)
+        if self.unknown is None:
+            return vectors
+        return torch.where((tokens == Vocabulary.UNK).unsqueeze(-1), self.unknown, vectors)
+
+
+class Head(nn.Module):
+    """dropout → GELU(Linear) → dropout → Linear: features to logits, of which two classes have one."""
+
+    def __init__(self, features: int, hidden: int, classes: int, dropout: float) -> None:
+        super().__init__()
+        check_integer("classes", classes, at_least=2)
+        self.classes = classes
+        self.dropout = nn.Dropout(dropout)
+        self.hidden = nn.Linear(features, hidden)
+        self.output = nn.Linear(hidden, 1 if classes == 2 else classes)
+
+    def forward(self, features: Float[Tensor, "B F"]) -> Float[Tensor, "B L"]:
+        return self.output(self.dropout(F.gelu(self.hidden(self.dropout(features)))))
+
+
+class Output(NamedTuple):
+    """What a model says of a batch, and how its encoder came to it."""
+
+    logits: Float[Tensor, "B L"]
+    encoding: Encoding  # of pairs: all first sides, then all second ones
+
+
+class Model(nn.Module):
+    """What the two models have in common."""
+
+    features: ClassVar[int]  # encodings that the classifier reads
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        vocabulary_size: int,
+        classes: int,
+        dropout: float = 0.0,
+        dropout_in: float | None = None,
+        hidden: int | None = None,
+        pretrained: Float[Tensor, "V D"] | None = None,
+    ) -> None:
+        """
+        encoder: as `beamtree.encoder` makes it.
+        dropout: on the encoding and inside the classifier; `dropout_in` on the words' vectors, the same by default.
+        hidden: width of the classifier; that of the encoder by default.
+        pretrained: vectors of the words, which stay as they are (see `beamtree.data.vectors`).
+        """
+        super().__init__()
+        check_rate("dropout", dropout)
+        dropout_in = dropout if dropout_in is None else dropout_in
+        check_rate("dropout_in", dropout_in)
+        dim = int(encoder.dim)  # type: ignore[arg-type]
+        self.embedding = Embedding(vocabulary_size, dim, pretrained)
+        self.dropout_in = nn.Dropout(dropout_in)
+        self.encoder = encoder
+        self.head = Head(self.features * dim, dim if hidden is None else hidden, classes, dropout)
+
+    def encode(self, tokens: Int[Tensor, "B N"], lengths: Int[Tensor, "B"]) -> Encoding:
+        found: Encoding = self.encoder(self.dropout_in(self.embedding(tokens)), lengths)
+        return found
+
+    def loss(self, logits: Float[Tensor, "B L"], labels: Int[Tensor, "B"]) -> Float[Tensor, ""]:
+        """The mean over the samples."""
+        if self.head.classes == 2:
+            return F.binary_cross_entropy_with_logits(logits.squeeze(1), labels.to(logits.dtype))
+        return F.cross_entropy(logits, labels)
+
+    def probabilities(self, logits: Float[Tensor, "B L"]) -> Float[Tensor, "B C"]:
+        """Of every class, also where two share one logit."""
+        if self.head.classes == 2:
+            return torch.cat((-logits, logits), dim=1).sigmoid()
+        return logits.softmax(1)
+
+    def predictions(self, logits: Float[Tensor, "B L"]) -> Int[Tensor, "B"]:
+        """The most probable class."""
+        return (logits.squeeze(1) > 0).long() if self.head.classes == 2 else logits.argmax(1)
+
+
+class TextClassifier(Model):
+    """A class for each text."""
+
+    features = 1
+
+    def forward(self, tokens: Int[Tensor, "B N"], lengths: Int[Tensor, "B"]) -> Output:
+        encoding = self.encode(tokens, lengths)
+        return Output(self.head(encoding.state), encoding)
+
+
+class PairClassifier(Model):
+    """A class for each pair of texts p and h: one encoder for both sides, then [p; h; p ⊙ h; |p − h|]."""
+
+    features = 4
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "B N"],
+        lengths: Int[Tensor, "B"],
+        second_tokens: Int[Tensor, "B N"],
+        second_lengths: Int[Tensor, "B"],
+    ) -> Output:
+        """Both sides are padded to one width, as `beamtree.data.Batch` has them: they are encoded as one batch."""
+        both = self.encode(torch.cat((tokens, second_tokens)), torch.cat((lengths, second_lengths)))
+        p, h = both.state.chunk(2)  # (B, D) each
+        features = torch.cat((p, h, p * h, (p - h).abs()), dim=1)  # (B, 4D)
+        return Output(self.head(features), both)
