@@ -108,14 +108,31 @@ def test_encoders_of_one_size_do_not_touch_each_other():
     assert all(torch.equal(a, b) for a, b in zip(weights, one.parameters(), strict=True))
 
 
+def test_lengths_share_a_workspace_and_leave_nothing_behind():
+    """A short search after a long one must not see the steps that it does not take."""
+    one, other = pair(dim=8, beam_size=2, dropout=0.2)
+    for lengths in ([9, 7], [4, 3], [6, 6]):
+        x, lengths = (t.to(DEVICE) for t in inputs(lengths, dim=8, dtype=torch.float32))
+        assert_same(everything(one, x, lengths), everything(other, x, lengths), atol=2e-5)
+    assert len(workspaces._kept) == 1
+
+
+def test_a_padded_length_is_little_more():
+    lengths = [workspaces.padded_length(length) for length in range(3, 5000)]
+    assert all(length <= padded <= max(1.125 * length, length + 15) for length, padded in enumerate(lengths, start=3))
+    assert all((padded + 1) % 16 == 0 for padded in lengths)
+    assert len({padded for padded in lengths if padded < 113}) == 7
+    assert workspaces.padded_length(1023) == 1023
+
+
 def test_workspaces_are_bounded_and_given_back(monkeypatch):
     monkeypatch.setattr(workspaces, "KEPT", 2)
     _, encoder = pair(dim=8, beam_size=1)
-    for length in (3, 4, 5):
-        x, lengths = inputs([length], dim=8, dtype=torch.float32)
+    for batch in (1, 2, 3):
+        x, lengths = inputs([4] * batch, dim=8, dtype=torch.float32)
         with torch.no_grad():
             encoder(x.to(DEVICE), lengths.to(DEVICE))
-    assert [size.N for size in workspaces._kept] == [4, 5]
+    assert [size.B for size in workspaces._kept] == [2, 3]
     fused.release()
     assert not workspaces._kept
 

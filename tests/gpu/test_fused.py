@@ -68,7 +68,7 @@ def test_a_captured_search_repeats_itself():
 
 def test_changing_sizes_keep_memory_bounded():
     encoder = make("bt-grc", "triton", dim=64, dtype=torch.float32).cuda()
-    for length in range(20, 60, 2):
+    for length in range(20, 400, 16):
         x, lengths = (t.cuda() for t in inputs([length] * 4, dim=64, dtype=torch.float32))
         encoder(x, lengths).state.sum().backward()
     assert len(workspaces._kept) == workspaces.KEPT

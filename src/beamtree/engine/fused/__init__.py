@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import torch
 import triton
+from torch.nn.functional import pad
 
 from beamtree.cells import GRC
 from beamtree.engine import replay
 from beamtree.engine.adjoint import adjoint
-from beamtree.engine.base import Chart, Request
+from beamtree.engine.base import Chart, Noise, Request
 from beamtree.engine.fused.compose import COMPOSE
 from beamtree.engine.fused.gradient import FusedGRCAdjoint
-from beamtree.engine.fused.workspaces import release, workspace
+from beamtree.engine.fused.workspaces import padded_length, release, workspace
 from beamtree.engine.pool import take
 
 MAX_LENGTH = 16_384  # tokens: a row of candidates is held by one program
@@ -43,16 +44,21 @@ def encode(request: Request) -> Chart:
     """Search in a workspace, and replay where a gradient is wanted."""
     if request.steps < 1:
         return replay.encode(request)
-    memory = workspace(request)
+    B, N, _ = request.leaves.shape
+    padding = padded_length(N) - N
+    padded = replace(request, leaves=pad(request.leaves, (0, 0, 0, padding)))
+    memory = workspace(padded)
     with torch.inference_mode():
-        trace = memory.search(request)
+        trace = memory.search(padded, Noise(request))
     pull_back = FusedGRCAdjoint if type(request.cell) is GRC else adjoint
-    chart = replay.encode_trace(request, trace, pull_back, memory.look_back)
+    chart = replay.encode_trace(padded, trace, pull_back, memory.look_back)
+    # Without the padding, and copied out of the workspace, which the next search overwrites.
+    actions, nodes, spans = (field[:, :, : N - 1] for field in (chart.actions, chart.nodes, chart.spans))
+    leaves = B * N
     if request.wants_gradient():
-        return chart
-    # The next search in the workspace overwrites the pool.
-    leaves = request.leaves.flatten(0, 1)
-    store = torch.cat((leaves, take(trace.pool.states, chart.nodes.flatten())))
-    return replace(
-        chart, store=store, nodes=torch.arange(len(leaves), len(store), device=store.device).view_as(chart.nodes)
-    )
+        inner = chart.store[leaves + B * padding :]
+        nodes = (nodes - B * padding).clamp(min=0)  # what is absent was row 0, and still is
+    else:
+        inner = take(trace.pool.states, nodes.flatten())
+        nodes = torch.arange(leaves, leaves + len(inner), device=inner.device).view_as(nodes)
+    return Chart(torch.cat((request.leaves.flatten(0, 1), inner)), chart.scores, actions, nodes, spans)

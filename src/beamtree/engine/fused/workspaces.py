@@ -23,7 +23,7 @@ from beamtree.engine.replay import History, look_back
 from beamtree.engine.search import Step, Trace, first_rows, roots
 
 STRETCH = Noise.STEPS  # steps in a graph: an even number, so that each begins with the same half of the rows
-KEPT = 8  # workspaces at most, those used last
+KEPT = 16  # workspaces at most, those used last: enough for all lengths of a training set
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Size:
     @property
     def steps(self) -> int:
         """Rounded up to whole stretches; in the steps too many nothing moves."""
-        return -(-(self.N - 2) // STRETCH) * STRETCH
+        return _rounded(self.N - 2, STRETCH)
 
     @property
     def nodes(self) -> int:
@@ -98,9 +98,12 @@ class Workspace:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.history: tuple[torch.cuda.CUDAGraph, History] | None = None
 
-    def search(self, request: Request) -> Trace:
-        """As `beamtree.engine.search.search`; the trace lies in this workspace."""
-        size = self.size
+    def search(self, request: Request, noise: Noise) -> Trace:
+        """As `beamtree.engine.search.search`, of a request that was padded; the trace lies in this workspace.
+
+        The noise is that of the request as it was asked, whose steps are all that are run.
+        """
+        size, asked = self.size, noise.request
         pool = Pool(request, size.nodes, self.tables)
         pool.heights = self.heights
         for own, weight in zip(self.weights, request.weights, strict=True):
@@ -111,16 +114,27 @@ class Workspace:
         self.lengths.copy_(request.lengths)
         self.rows[0].copy_(first_rows(pool))
         self.scores[0].copy_(request.start_scores())
-        noise = Noise(request)
-        for step in range(0, request.steps, STRETCH):
+        step = 0
+        for step in range(0, asked.steps, STRETCH):
             if request.stochastic:
-                drawn = noise.stretch(step)
-                for buffer, values in zip((self.noise, self.beam_noise), drawn, strict=True):
-                    buffer[: len(values)].copy_(values)
+                for buffer, values in zip((self.noise, self.beam_noise), noise.stretch(step), strict=True):
+                    buffer[: len(values), ..., : values.shape[-1]].copy_(values)
             self.run_stretch(request)
+        self.rest(step + STRETCH)
         last = roots(pool, self.rows[0].long())
         records = Step(*(field[: request.steps] for field in self.records))
         return Trace(pool, records, [], self.scores[0].clone(), last)
+
+    def rest(self, first: int) -> None:
+        """The records of the steps from here on: nothing moves."""
+        if first >= self.size.steps:
+            return
+        source, action, dead, born, normaliser = (field[first:] for field in self.records)
+        source.copy_(self.tables.numbers[: self.size.K])
+        action.fill_(self.size.M + 1)
+        dead.fill_(self.size.nodes)
+        born.fill_(self.size.nodes)
+        normaliser.fill_(torch.inf)
 
     def look_back(self, trace: Trace) -> History:
         """As `beamtree.engine.replay.look_back`, captured too; what it gives lies in this workspace."""
@@ -178,6 +192,18 @@ def _laid_out(weight: Tensor) -> Tensor:
 
 
 _kept: OrderedDict[Hashable, Workspace] = OrderedDict()
+
+
+def padded_length(length: int) -> int:
+    """The length that a workspace is made for: one of a few, an eighth more at most beyond 256 tokens.
+
+    It is such that a row, which has two places more than candidates, is a multiple of 16.
+    """
+    return _rounded(length + 1, max(16, 1 << length.bit_length() >> 4)) - 1
+
+
+def _rounded(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
 
 
 def workspace(request: Request) -> Workspace:
