@@ -82,6 +82,21 @@ def test_a_pass_is_not_changed_by_the_next_one_of_its_size():
     assert all(torch.equal(a, b) for a, b in zip(now, kept, strict=True))
 
 
+def test_inference_mode_and_training_share_a_workspace():
+    gradients = []
+    for encoder in pair(dim=8, beam_size=2, stochastic=False):
+        x, lengths = (t.to(DEVICE) for t in inputs([5, 4], dim=8, dtype=torch.float32))
+        with torch.inference_mode():
+            first = encoder(x, lengths).state.clone()
+        out = encoder(x, lengths).state
+        out.sum().backward()
+        with torch.inference_mode():
+            assert torch.equal(encoder(x, lengths).state, first)
+        gradients.append([weight.grad for weight in encoder.cell.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=2e-5)
+
+
 def test_two_passes_may_be_under_way_and_weights_may_change_between():
     gradients = []
     for encoder in pair(dim=8, beam_size=2, stochastic=False):

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from beamtree.engine import pool
 from support import ENCODER_IDS, ENCODERS, assert_same, everything, inputs, make
 
 encoders = pytest.mark.parametrize(("name", "options"), ENCODERS, ids=ENCODER_IDS)
@@ -113,3 +114,11 @@ def test_gradients_reach_only_what_asks_for_them(name, options):
     out.state.sum().backward()
     assert all(weight.grad is None for weight in encoder.cell.parameters())
     assert all(weight.grad is not None for weight in encoder.leaf.parameters())
+
+
+@encoders
+def test_it_does_not_matter_how_many_nodes_are_composed_at_once(name, options, monkeypatch):
+    x, lengths = inputs([9, 6, 1])
+    whole = everything(make(name, dropout=0.2, **options), x, lengths)
+    monkeypatch.setattr(pool, "AT_ONCE", 3)
+    assert_same(whole, everything(make(name, dropout=0.2, **options), x, lengths), atol=1e-12)

@@ -13,6 +13,7 @@ from torch import Tensor
 from beamtree.engine.base import Request
 
 SAMPLE, START, END = range(3)  # the columns of Pool.spans
+AT_ONCE = 16384  # nodes that are composed in one call: a bound on the memory of their inner activations
 
 
 class Pool:
@@ -35,15 +36,15 @@ class Pool:
         present: Bool[Tensor, "B *shape"],
     ) -> Int[Tensor, "B *shape"]:
         """Append the parents of these pairs; the absent node's number where none is present."""
-        children = children.reshape(-1, 2)  # (n, 2)
-        first, second = take(self.spans, children).unbind(1)  # (n, 3)
-        mask = self.request.dropout.mask(first, second) if self.request.dropout else None
-        states = self.request.cell(*take(self.states, children).unbind(1), mask)
-        logits = self.request.score(states).where(present.flatten(), -torch.inf)
-        spans = torch.cat((first[:, :END], second[:, END:]), dim=1)
-        new = self._append(states, spans)
-        self.logits[new], self.children[new] = logits, children
-        return self.numbers[new].view(present.shape).where(present, self.absent)
+        children, begin = children.reshape(-1, 2), self.used  # (n, 2)
+        for part, there in zip(children.split(AT_ONCE), present.flatten().split(AT_ONCE), strict=True):
+            first, second = take(self.spans, part).unbind(1)  # (n, 3)
+            mask = self.request.dropout.mask(first, second) if self.request.dropout else None
+            states = self.request.cell(*take(self.states, part).unbind(1), mask)
+            new = self._append(states, torch.cat((first[:, :END], second[:, END:]), dim=1))
+            self.logits[new] = self.request.score(states).where(there, -torch.inf)
+            self.children[new] = part
+        return self.numbers[begin : self.used].view(present.shape).where(present, self.absent)
 
     def add(self, states: Float[Tensor, "B m S"], spans: Int[Tensor, "B m 3"]) -> Int[Tensor, "B m"]:
         """Append states that are no parents."""

@@ -216,7 +216,8 @@ def workspace(request: Request) -> Workspace:
     if size not in _kept:
         while len(_kept) >= KEPT:
             _kept.popitem(last=False)
-        _kept[size] = Workspace(size, request)
+        with torch.inference_mode(False):  # training may use it too
+            _kept[size] = Workspace(size, request)
     _kept.move_to_end(size)
     return _kept[size]
 
