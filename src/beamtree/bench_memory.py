@@ -59,8 +59,8 @@ def exact_allocation() -> Iterator[None]:
     try:
         yield
     finally:
-        # There is no way back to learning. From here on times are taken, and what is freed stays with the process: to get
-        # pages from the system again takes a time of its own, which depends on what ran before, here and elsewhere.
+        # There is no way back to learning. From here on times are taken, and what is freed stays with the process: to
+        # get pages from the system again takes a time of its own, which depends on what ran before, here and elsewhere.
         set_option(trim_threshold, 2**31 - 1)
         set_option(mmap_threshold, 32 * 2**20)
 
