@@ -78,6 +78,19 @@ def test_a_parameter_without_a_gradient_stays():
     assert (moving < 1).all()
 
 
+def test_parameters_may_join_later():
+    first, later = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+    optimizer = Ranger([first])
+    first.grad = torch.ones(3)
+    optimizer.step()
+    optimizer.add_param_group({"params": [later]})
+    for _ in range(5):
+        first.grad, later.grad = torch.ones(3), torch.ones(3)
+        optimizer.step()
+    assert [group["taken"] for group in optimizer.param_groups] == [6, 5]
+    assert torch.equal(optimizer.state[later]["slow"], later)
+
+
 def test_a_closure_is_called_with_gradients_on():
     theta = torch.nn.Parameter(torch.ones(2))
     optimizer = Ranger([theta])

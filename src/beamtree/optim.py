@@ -35,8 +35,6 @@ class Ranger(torch.optim.RAdam):
             raise ValueError(f"alpha is {alpha!r}: it must be a number above 0 and up to 1")
         super().__init__(parameters, lr, betas, eps, weight_decay, decoupled_weight_decay=True)
         self.lookahead_steps, self.alpha = lookahead_steps, alpha
-        for group in self.param_groups:
-            group["taken"] = 0
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -50,7 +48,7 @@ class Ranger(torch.optim.RAdam):
         for p, start in before:
             self.state[p]["slow"] = start
         for group, parameters in moving:
-            group["taken"] += 1
+            group["taken"] = group.get("taken", 0) + 1
             if group["taken"] % self.lookahead_steps:
                 continue
             for p in parameters:
