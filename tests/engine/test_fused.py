@@ -155,11 +155,10 @@ def test_workspaces_are_bounded_and_given_back(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "dtype", "reason"),
     [
-        ({"name": "bt-grc-onesoft"}, torch.float32, "OneSoft"),
         ({"name": "bt-grc", "duplicates": "merge"}, torch.float32, "duplicates"),
         ({"name": "bt-grc"}, torch.float64, "float64"),
     ],
-    ids=["onesoft", "duplicates", "float64"],
+    ids=["duplicates", "float64"],
 )
 def test_what_it_cannot_do_is_said(options, dtype, reason):
     encoder = make(**options, engine="triton", dtype=dtype).to(DEVICE)

@@ -24,7 +24,7 @@ def result(engine, lengths, dim, seed=0, training=True, name="bt-grc", **options
     return everything(encoder, x, lengths)
 
 
-@pytest.mark.parametrize("name", ["bt-grc", "bt-lstm"])
+@pytest.mark.parametrize("name", ["bt-grc", "bt-lstm", "bt-grc-onesoft"])
 @pytest.mark.parametrize("dim", [64, 100, 128, 300, 512], ids=lambda dim: f"D{dim}")
 @pytest.mark.parametrize("beam_size", [1, 5, 8], ids=lambda k: f"K{k}")
 def test_it_agrees_with_the_torch_engine(name, dim, beam_size):
@@ -32,16 +32,17 @@ def test_it_agrees_with_the_torch_engine(name, dim, beam_size):
     assert_same(result("torch", **case), result("triton", **case), atol=5e-4)
 
 
-@pytest.mark.parametrize("name", ["bt-grc", "bt-lstm"])
+@pytest.mark.parametrize("name", ["bt-grc", "bt-lstm", "bt-grc-onesoft"])
 @pytest.mark.parametrize("options", [{"stochastic": False}, {"dropout": 0.2}, {"training": False}], ids=str)
 def test_it_agrees_with_the_reference(name, options):
     case = {"name": name, "lengths": [24, 13, 5], "dim": 64, "beam_size": 5, **options}
     assert_same(result("reference", **case), result("triton", **case), atol=5e-4)
 
 
+@pytest.mark.parametrize("name", ["bt-grc", "bt-grc-onesoft"])
 @pytest.mark.parametrize("batch", [1, 40, 130], ids=lambda b: f"B{b}")
-def test_any_number_of_samples_will_do(batch):
-    case = {"lengths": [18] * batch, "dim": 64, "beam_size": 5, "dropout": 0.1}
+def test_any_number_of_samples_will_do(name, batch):
+    case = {"name": name, "lengths": [18] * batch, "dim": 64, "beam_size": 5, "dropout": 0.1}
     assert_same(result("torch", **case), result("triton", **case), atol=5e-4)
 
 
@@ -64,6 +65,18 @@ def test_a_captured_search_repeats_itself():
     with torch.inference_mode():
         again = encoder(x, lengths, generator=torch.Generator("cuda").manual_seed(5)).state
     assert torch.equal(first, again)
+
+
+@pytest.mark.parametrize("mix", ["paper", "official"])
+def test_a_captured_onesoft_pass_repeats_itself(mix):
+    """The first pass is launched, the later ones are captured, forward and back."""
+    encoder = make("bt-grc-onesoft", "triton", dim=64, dtype=torch.float32, dropout=0.2, mix=mix).cuda()
+    x, lengths = (t.cuda() for t in inputs([40, 31], dim=64, dtype=torch.float32))
+    first, *others = (everything(encoder, x, lengths) for _ in range(3))
+    for other in others:
+        assert_same(first, other, atol=1e-5)
+    encoder(-x, lengths).state.sum().backward()
+    assert_same(first, everything(encoder, x, lengths), atol=1e-5)
 
 
 def test_changing_sizes_keep_memory_bounded():

@@ -79,6 +79,10 @@ class GRCAdjoint(Adjoint):
         self.d_norm = [torch.zeros_like(cell.norm.weight), torch.zeros_like(cell.norm.bias)]
 
     def pull_back(self, rows: slice, gradient: Float[Tensor, "rows S"]) -> Float[Tensor, "rows 2 S"]:
+        return self.to_children(rows, self.to_gates(rows, gradient))
+
+    def to_gates(self, rows: slice, gradient: Float[Tensor, "rows S"]) -> Float[Tensor, "rows D"]:
+        """dp; d[z; h; c; u] is kept."""
         cell, open_ = self.cell, self.open[rows]
         total, *d_norm = aten.native_layer_norm_backward(
             gradient,
@@ -92,18 +96,22 @@ class GRCAdjoint(Adjoint):
         )
         for sum_, part in zip(self.d_norm, d_norm, strict=True):
             sum_ += part
-        total = total.unsqueeze(1)  # (R, 1, D)
-        gates = self.d_gates[rows]  # (R, 4, D)
-        torch.mul(total, self.children[rows].view(-1, 2, cell.dim), out=gates[:, :2])
-        torch.mul(total.squeeze(1), self.update[rows], out=gates[:, 2])
+        gates, wide = self.d_gates[rows], total.unsqueeze(1)  # (R, 4, D), (R, 1, D)
+        torch.mul(wide, self.children[rows].view(-1, 2, cell.dim), out=gates[:, :2])
+        torch.mul(total, self.update[rows], out=gates[:, 2])
         aten.sigmoid_backward.grad_input(gates[:, :3], open_, grad_input=gates[:, :3])
-        torch.mul(total, open_[:, 2:], out=gates[:, 3:])
-        inner = (gates.flatten(1) @ cell.gates.weight).to(gradient.dtype)  # (R, 4D)
+        torch.mul(wide, open_[:, 2:], out=gates[:, 3:])
+        return total
+
+    def to_children(self, rows: slice, total: Float[Tensor, "rows D"]) -> Float[Tensor, "rows 2 D"]:
+        """From dp and d[z; h; c; u] on."""
+        cell, dtype = self.cell, total.dtype
+        inner = (self.d_gates[rows].flatten(1) @ cell.gates.weight).to(dtype)  # (R, 4D)
         if self.mask is not None:
             inner = inner.mul_(self.mask[rows])
         inner = aten.gelu_backward.grad_input(inner, self.a[rows], grad_input=self.d_inner[rows])
-        children = (inner @ cell.expand.weight).to(gradient.dtype).view(len(gradient), 2, cell.dim)  # (R, 2, D)
-        return torch.addcmul(children, open_[:, :2], total)
+        children = (inner @ cell.expand.weight).to(dtype).view(len(total), 2, cell.dim)  # (R, 2, D)
+        return torch.addcmul(children, self.open[rows, :2], total.unsqueeze(1))
 
     def weight_gradients(self) -> Gradients:
         d_gates = self.d_gates.flatten(1)

@@ -1,6 +1,6 @@
 """The fused engine: the search of `beamtree.engine.search` in Triton kernels and CUDA graphs, with its replay.
 
-It takes float32 on a CUDA device and plain beams; see `reason_not`.
+It takes float32 on a CUDA device; see `reason_not`.
 """
 
 from dataclasses import replace
@@ -10,12 +10,13 @@ import triton
 from torch.nn.functional import pad
 
 from beamtree.cells import GRC
-from beamtree.engine import replay
+from beamtree.engine import replay, soft_replay
 from beamtree.engine.adjoint import adjoint
 from beamtree.engine.base import Chart, Noise, Request
+from beamtree.engine.fused import soft, workspaces
 from beamtree.engine.fused.compose import COMPOSE
 from beamtree.engine.fused.gradient import FusedGRCAdjoint
-from beamtree.engine.fused.workspaces import padded_length, release, workspace
+from beamtree.engine.fused.workspaces import padded_length, workspace
 from beamtree.engine.pool import take
 
 MAX_LENGTH = 16_384  # tokens: a row of candidates is held by one program
@@ -33,32 +34,51 @@ def reason_not(request: Request) -> str | None:
         return "it computes in float32, not under autocast"
     if type(request.cell) not in COMPOSE:
         return f"it knows the cells {', '.join(cell.__name__ for cell in COMPOSE)}, not {type(request.cell).__name__}"
-    if request.soft or request.duplicates != "keep":
-        return "it has plain beams: no OneSoft, and duplicates are kept"
+    if request.duplicates != "keep":
+        return "it keeps duplicates"
     if request.leaves.shape[1] > MAX_LENGTH:
         return f"it takes up to {MAX_LENGTH} tokens, not {request.leaves.shape[1]}"
     return None
 
 
+def release() -> None:
+    """Give back all memory that no pass under way holds."""
+    workspaces.release()
+    soft.release()
+
+
 def encode(request: Request) -> Chart:
     """Search in a workspace, and replay where a gradient is wanted."""
     if request.steps < 1:
-        return replay.encode(request)
-    B, N, _ = request.leaves.shape
-    padding = padded_length(N) - N
+        return soft_replay.encode(request) if request.soft else replay.encode(request)
+    length = soft.padded_length(request.leaves.shape[1]) if request.soft else padded_length(request.leaves.shape[1])
+    padding = length - request.leaves.shape[1]
     padded = replace(request, leaves=pad(request.leaves, (0, 0, 0, padding)))
-    memory = workspace(padded)
+    chart = soft.encode(padded, Noise(request)) if request.soft else _encode_plain(padded, Noise(request))
+    return _without_padding(chart, request)
+
+
+def _encode_plain(request: Request, noise: Noise) -> Chart:
+    memory = workspace(request)
     with torch.inference_mode():
-        trace = memory.search(padded, Noise(request))
+        trace = memory.search(request, noise)
     pull_back = FusedGRCAdjoint if type(request.cell) is GRC else adjoint
-    chart = replay.encode_trace(padded, trace, pull_back, memory.look_back)
-    # Without the padding, and copied out of the workspace, which the next search overwrites.
-    actions, nodes, spans = (field[:, :, : N - 1] for field in (chart.actions, chart.nodes, chart.spans))
-    leaves = B * N
+    chart = replay.encode_trace(request, trace, pull_back, memory.look_back)
     if request.wants_gradient():
-        inner = chart.store[leaves + B * padding :]
-        nodes = (nodes - B * padding).clamp(min=0)  # what is absent was row 0, and still is
-    else:
-        inner = take(trace.pool.states, nodes.flatten())
-        nodes = torch.arange(leaves, leaves + len(inner), device=inner.device).view_as(nodes)
-    return Chart(torch.cat((request.leaves.flatten(0, 1), inner)), chart.scores, actions, nodes, spans)
+        return chart
+    # Copied out of the workspace, which the next search overwrites.
+    leaves, nodes = request.leaves.flatten(0, 1), chart.nodes.flatten()
+    store = torch.cat((leaves, take(trace.pool.states, nodes)))
+    return replace(
+        chart, store=store, nodes=torch.arange(len(leaves), len(store), device=store.device).view_as(chart.nodes)
+    )
+
+
+def _without_padding(chart: Chart, request: Request) -> Chart:
+    """The chart of a padded request as that of the request itself."""
+    B, N, _ = request.leaves.shape
+    padding = B * (chart.nodes.shape[2] + 1 - N)
+    actions, nodes, spans = (field[:, :, : N - 1] for field in (chart.actions, chart.nodes, chart.spans))
+    store = torch.cat((request.leaves.flatten(0, 1), chart.store[B * N + padding :]))
+    # What is absent was row 0, and still is.
+    return Chart(store, chart.scores, actions, (nodes - padding).clamp(min=0), spans)

@@ -15,7 +15,7 @@ from torch import Tensor
 from beamtree.cells import GRC
 from beamtree.engine.adjoint import Gradients, GRCAdjoint
 from beamtree.engine.fused import kernels
-from beamtree.engine.fused.compose import tile
+from beamtree.engine.fused.compose import MANY, tile
 
 
 class FusedGRCAdjoint(GRCAdjoint):
@@ -28,16 +28,22 @@ class FusedGRCAdjoint(GRCAdjoint):
         self.d_total = torch.empty_like(self.total)  # (R, D)
         self.gradient = torch.empty_like(self.total)  # as it came in, for the weights of LayerNorm
 
-    def pull_back(self, rows: slice, gradient: Float[Tensor, "rows S"]) -> Float[Tensor, "rows 2 S"]:
-        cell, count, first = self.cell, len(gradient), rows.start or 0
-        D, E = cell.dim, 4 * cell.dim
-        found = gradient.new_empty(count, 2, D)
-        sizes = tile(count)
-        kernels.gate_gradient[(count,)](
+    def to_gates(self, rows: slice, gradient: Float[Tensor, "rows S"]) -> Float[Tensor, "rows D"]:
+        cell, first = self.cell, rows.start or 0
+        kernels.gate_gradient[(len(gradient),)](
             gradient, self.gradient, self.total, self.mean, self.scale, cell.norm.weight, self.children, self.open,
-            self.update, self.d_gates, self.d_total, first, D, gradient.stride(0),
-            BLOCK=triton.next_power_of_2(D), num_warps=4,
+            self.update, self.d_gates, self.d_total, first, cell.dim, gradient.stride(0),
+            BLOCK=triton.next_power_of_2(cell.dim), num_warps=4,
         )  # fmt: skip
+        return self.d_total[rows]
+
+    def to_children(self, rows: slice, total: Float[Tensor, "rows D"]) -> Float[Tensor, "rows 2 D"]:
+        """With many nodes PyTorch's products are faster than those that save launches."""
+        if len(total) > MANY:
+            return super().to_children(rows, total)
+        cell, count, first = self.cell, len(total), rows.start or 0
+        D, E, sizes = cell.dim, 4 * cell.dim, tile(count)
+        found = total.new_empty(count, 2, D)
         kernels.inner_gradient[(triton.cdiv(count, sizes["BM"]), triton.cdiv(E, sizes["BN"]))](
             self.d_gates, cell.gates.weight, self.a, self.a if self.mask is None else self.mask, self.d_inner,
             first, count, E,

@@ -11,9 +11,9 @@ and for the Tree-LSTM, in place of the last three,
     expand    the five gates, [h_l; h_r] W + b, in tiles
     remember  the new memory and state, and its logit, a program for each new node
 
-The number of the step is `base`, which is read from memory, and `slot`: one captured sequence of launches serves any
-stretch of a search. The buffers are those of `beamtree.engine.fused.workspaces`. Without a GPU the kernels run in
-Triton's interpreter.
+Composing makes n nodes a step, from the number `first` on. The number of the step is `base`, which is read from memory,
+and `slot`: one captured sequence of launches serves any stretch of a search. The buffers are those of
+`beamtree.engine.fused.workspaces`. Without a GPU the kernels run in Triton's interpreter.
 """
 
 
@@ -30,7 +30,7 @@ ROOT_HALF = tl.constexpr(0.7071067811865476)  # √½
 DENSITY = tl.constexpr(0.3989422804014327)  # 1 / √(2π), the normal density at 0
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["slot", "half", "BEAMS", "M"])
 def propose(
     rows, logits, noise, columns, log_p, normalisers, base,
     slot, half, BEAMS, M, W,
@@ -58,7 +58,7 @@ def propose(
         ranked = tl.where(place == at, NOTHING, ranked)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["slot", "half", "first", "absent", "BEAMS"])
 def advance(
     rows, scores, lengths, children, spans, heights, noise, columns, log_p, normalisers, base,
     source_at, action_at, dead_at, born_at, normaliser_at, keys, present,
@@ -130,15 +130,23 @@ def advance(
     tl.store(children + new * 2 + 3, right)
     tl.store(present + beam * 2, left_one != absent)
     tl.store(present + beam * 2 + 1, right_one != absent)
-    _place(spans, heights, keys, new, beam * 2, left, chosen)
-    _place(spans, heights, keys, new + 1, beam * 2 + 1, chosen, right)
+    _place(spans, keys, new, beam * 2, left, chosen)
+    _grow(heights, new, left, chosen)
+    _place(spans, keys, new + 1, beam * 2 + 1, chosen, right)
+    _grow(heights, new + 1, chosen, right)
 
 
 @triton.jit
-def _place(spans, heights, keys, new, pair, left, right):
-    """A parent's span and height, and the key of its dropout mask (`beamtree.dropout`)."""
+def _grow(heights, new, left, right):
+    """A parent's height."""
     left, right = left.to(tl.int64), right.to(tl.int64)
     tl.store(heights + new, tl.maximum(tl.load(heights + left), tl.load(heights + right)) + 1)
+
+
+@triton.jit
+def _place(spans, keys, new, pair, left, right):
+    """A parent's span, and the key of its dropout mask (`beamtree.dropout`)."""
+    left, right = left.to(tl.int64), right.to(tl.int64)
     sample, start, middle = tl.load(spans + left * 3), tl.load(spans + left * 3 + 1), tl.load(spans + left * 3 + 2)
     end = tl.load(spans + right * 3 + 2)
     tl.store(spans + new * 3, sample)
@@ -179,15 +187,20 @@ def _product(states, number, weight, column, column_inside, acc, D, S, E, BK: tl
 
 
 @triton.jit
+def _gelu(x):
+    return 0.5 * x * (1.0 + tl.erf(x * ROOT_HALF))
+
+
+@triton.jit(do_not_specialize=["slot", "first", "n"])
 def expand(
     states, children, weight, bias, inner, keys, seed, base,
-    slot, first, BEAMS, D, S, E, threshold, scale,
+    slot, first, n, D, S, E, threshold, scale,
     GELU: tl.constexpr, DROPOUT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * BM + tl.arange(0, BM)  # a pair
     column = tl.program_id(1) * BN + tl.arange(0, BN)
-    row_inside, column_inside = row < 2 * BEAMS, column < E
-    new = (first + (tl.load(base) + slot) * 2 * BEAMS + row).to(tl.int64)
+    row_inside, column_inside = row < n, column < E
+    new = (first + (tl.load(base) + slot) * n + row).to(tl.int64)
     left = tl.load(children + new * 2, mask=row_inside, other=0)
     right = tl.load(children + new * 2 + 1, mask=row_inside, other=0)
     acc = tl.zeros((BM, BN), dtype=tl.float32)
@@ -195,7 +208,7 @@ def expand(
     acc = _product(states, right, weight + D * E, column, column_inside, acc, D, S, E, BK, row_inside)
     out = acc + tl.load(bias + column, mask=column_inside, other=0.0)[None, :]
     if GELU:
-        out = 0.5 * out * (1.0 + tl.erf(out * ROOT_HALF))
+        out = _gelu(out)
     if DROPOUT:
         key = tl.load(keys + row, mask=row_inside, other=0)
         out = tl.where(_kept(key[:, None], seed, column[None, :], threshold), out * scale, 0.0)
@@ -203,26 +216,38 @@ def expand(
 
 
 @triton.jit
-def gates(inner, weight, bias, out, BEAMS, E, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+def activate(inner, keys, seed, E, threshold, scale, DROPOUT: tl.constexpr, BLOCK: tl.constexpr):
+    """mask ⊙ GELU(a), in place: what `expand` does after its product, for products made elsewhere."""
+    row = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    place, inside = inner + row.to(tl.int64) * E + column, column < E
+    out = _gelu(tl.load(place, mask=inside, other=0.0))
+    if DROPOUT:
+        out = tl.where(_kept(tl.load(keys + row), seed, column, threshold), out * scale, 0.0)
+    tl.store(place, out, mask=inside)
+
+
+@triton.jit(do_not_specialize=["n"])
+def gates(inner, weight, bias, out, n, E, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     row = tl.program_id(0) * BM + tl.arange(0, BM)
     column = tl.program_id(1) * BN + tl.arange(0, BN)
-    row_inside, column_inside = row < 2 * BEAMS, column < E
+    row_inside, column_inside = row < n, column < E
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     acc = _product(inner, row, weight, column, column_inside, acc, E, E, E, BK, row_inside)
     acc += tl.load(bias + column, mask=column_inside, other=0.0)[None, :]
     tl.store(out + row[:, None] * E + column[None, :], acc, mask=row_inside[:, None] & column_inside[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["slot", "first", "n"])
 def finish(
     states, logits, children, gate, norm_weight, norm_bias, score_weight, score_bias, present, base,
-    slot, first, BEAMS, D, S, epsilon,
+    slot, first, n, D, S, epsilon,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     d = tl.arange(0, BLOCK)
     inside = d < D
-    new = first + (tl.load(base) + slot).to(tl.int64) * 2 * BEAMS + row
+    new = first + (tl.load(base) + slot).to(tl.int64) * n + row
     left, right = tl.load(children + new * 2), tl.load(children + new * 2 + 1)
     own = gate + row * 4 * D + d
     z, h = tl.load(own, mask=inside, other=0.0), tl.load(own + D, mask=inside, other=0.0)
@@ -245,16 +270,16 @@ def _tanh(x):
     return 2.0 * tl.sigmoid(2.0 * x) - 1.0
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["slot", "first", "n"])
 def remember(
     states, logits, children, gate, score_weight, score_bias, present, keys, seed, base,
-    slot, first, BEAMS, D, S, threshold, scale,
+    slot, first, n, D, S, threshold, scale,
     DROPOUT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     d = tl.arange(0, BLOCK)
     inside = d < D
-    new = first + (tl.load(base) + slot).to(tl.int64) * 2 * BEAMS + row
+    new = first + (tl.load(base) + slot).to(tl.int64) * n + row
     left, right = tl.load(children + new * 2), tl.load(children + new * 2 + 1)
     own = gate + row * 5 * D + d
     i, f_left = tl.load(own, mask=inside, other=0.0), tl.load(own + D, mask=inside, other=0.0)

@@ -17,6 +17,7 @@ from torch import Tensor
 from beamtree.cells import Cell
 from beamtree.engine.base import Noise, Request
 from beamtree.engine.fused import kernels
+from beamtree.engine.fused.capture import Captured
 from beamtree.engine.fused.compose import COMPOSE
 from beamtree.engine.pool import Pool, new_tables
 from beamtree.engine.replay import History, look_back
@@ -51,7 +52,7 @@ class Size:
     @property
     def steps(self) -> int:
         """Rounded up to whole stretches; in the steps too many nothing moves."""
-        return _rounded(self.N - 2, STRETCH)
+        return rounded(self.N - 2, STRETCH)
 
     @property
     def nodes(self) -> int:
@@ -95,8 +96,8 @@ class Workspace:
         # Copies in any case: what is contiguous already would otherwise be the encoder's own weight.
         self.weights = [torch.empty_like(_laid_out(weight), memory_format=torch.contiguous_format)
                         for weight in request.weights]  # fmt: skip
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.history: tuple[torch.cuda.CUDAGraph, History] | None = None
+        self.stretch: Captured[None] = Captured(size.device)
+        self.history: Captured[History] = Captured(size.device)
 
     def search(self, request: Request, noise: Noise) -> Trace:
         """As `beamtree.engine.search.search`, of a request that was padded; the trace lies in this workspace.
@@ -119,7 +120,7 @@ class Workspace:
             if request.stochastic:
                 for buffer, values in zip((self.noise, self.beam_noise), noise.stretch(step), strict=True):
                     buffer[: len(values), ..., : values.shape[-1]].copy_(values)
-            self.run_stretch(request)
+            self.stretch.run(lambda: self.launch(request))
         self.rest(step + STRETCH)
         last = roots(pool, self.rows[0].long())
         records = Step(*(field[: request.steps] for field in self.records))
@@ -138,28 +139,9 @@ class Workspace:
 
     def look_back(self, trace: Trace) -> History:
         """As `beamtree.engine.replay.look_back`, captured too; what it gives lies in this workspace."""
-        if not trace.pool.request.wants_gradient() or self.size.device.type != "cuda":
+        if not trace.pool.request.wants_gradient():
             return look_back(trace)
-        if self.history is None:
-            look_back(trace)  # a first call sets up libraries
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                found = look_back(trace)
-            self.history = graph, found
-        self.history[0].replay()
-        return self.history[1]
-
-    def run_stretch(self, request: Request) -> None:
-        """The next steps: launched one by one the first time, which compiles the kernels, and captured then."""
-        if self.graph is not None:
-            self.graph.replay()
-            return
-        self.launch(request)
-        if self.size.device.type == "cuda":
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                self.launch(request)
-            self.graph = graph
+        return self.history.run(lambda: look_back(trace))
 
     def launch(self, request: Request) -> None:
         """Every kernel of STRETCH steps."""
@@ -199,10 +181,10 @@ def padded_length(length: int) -> int:
 
     It is such that a row, which has two places more than candidates, is a multiple of 16.
     """
-    return _rounded(length + 1, max(16, 1 << length.bit_length() >> 4)) - 1
+    return rounded(length + 1, max(16, 1 << length.bit_length() >> 4)) - 1
 
 
-def _rounded(number: int, multiple: int) -> int:
+def rounded(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 

@@ -1,0 +1,207 @@
+"""The memory of fused searches with OneSoft, and their launches, a whole search captured at once.
+
+Its pool holds
+
+    B·N leaves | B·(N−1) first candidates | the candidates of all steps | the soft states of all steps | the absent node
+
+so that the candidates of several steps lie side by side, and backward composes them again in one batch.
+"""
+
+import copy
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from beamtree.cells import GRC
+from beamtree.engine.base import Mix, Noise, Request
+from beamtree.engine.fused import kernels, soft_kernels
+from beamtree.engine.fused.capture import Captured
+from beamtree.engine.fused.compose import MANY, masks, tile
+from beamtree.engine.pool import Pool, new_tables, take
+from beamtree.engine.search import first_rows, roots
+
+
+class Block(NamedTuple):
+    """What a step makes, and where it lies in the pool."""
+
+    t: int
+    m: int  # candidates of a row before the step; soft states after it
+    composed: int
+    made: int  # candidates composed
+    elements: int
+
+
+@dataclass(frozen=True)
+class SoftSize:
+    """What a workspace is made for."""
+
+    device: torch.device
+    stream: int
+    B: int
+    N: int
+    K: int
+    D: int
+    stochastic: bool
+    dropout: float | None
+    mix: Mix
+
+    @property
+    def M(self) -> int:
+        return self.N - 1
+
+    @cached_property
+    def blocks(self) -> list[Block]:
+        counts = [self.B * (2 * (self.K - 1) + m - 1) for m in range(self.M, 1, -1)]
+        composed = self.B * (self.N + self.M)
+        elements = composed + sum(counts)
+        found = []
+        for t, count in enumerate(counts):
+            found.append(Block(t, self.M - t, composed, count, elements))
+            composed += count
+            elements += self.B * (self.M - t)
+        return found
+
+    @property
+    def nodes(self) -> int:
+        last = self.blocks[-1]
+        return last.elements + self.B * last.m
+
+
+class SoftTrace(NamedTuple):
+    """A finished search. It lies in the workspace."""
+
+    pool: Pool
+    source: Int[Tensor, "T B K"]
+    action: Int[Tensor, "T B K"]
+    node: Int[Tensor, "T B K"]
+    scores: Float[Tensor, "B K"]
+    roots: Int[Tensor, "B K"]
+
+
+class SoftWorkspace:
+    """Buffers of one size. What a search leaves in them is what backward reads."""
+
+    def __init__(self, size: SoftSize, request: Request) -> None:
+        self.size, self.J = size, request.branching
+        self.tables = new_tables(request, size.nodes)
+        B, K, M, D, T, J = size.B, size.K, size.M, size.D, len(size.blocks), self.J
+        device: dict[str, Any] = {"device": size.device}
+        small, whole = {**device, "dtype": torch.int32}, {**device, "dtype": torch.long}
+        widest = size.blocks[0].made
+        self.base = torch.zeros(1, **small)
+        self.lengths = torch.zeros(B, **small)
+        self.rows = torch.full((T + 1, B, K, M + 2), size.nodes, **small)
+        self.scores = torch.zeros(T + 1, B, K, **device)
+        self.noise = torch.zeros(T if size.stochastic else 1, B, K, M, **device)
+        self.columns, self.log_p = torch.zeros(B, K, J, **small), torch.zeros(B, K, J, **device)
+        self.normalisers = torch.zeros(B, K, **device)
+        self.keys, self.present = torch.zeros(widest, **small), torch.zeros(widest, dtype=torch.int8, **device)
+        self.inner, self.gates = torch.zeros(widest, 4 * D, **device), torch.zeros(widest, 4 * D, **device)
+        # What the steps did.
+        self.all_columns = torch.ones(T, B, K, J, **small)
+        self.continuations, self.weights = torch.zeros(T, B, K * J, **device), torch.zeros(T, B, K * J, **device)
+        self.order = torch.zeros(T, B, K, **small)
+        self.source, self.action, self.node = (torch.zeros(T, B, K, **whole) for _ in range(3))
+        # Copies of the weights and of the dropout's seed: a graph holds addresses, and these stay.
+        self.cell = GRC(D).to(size.device).requires_grad_(False)
+        self.scorer = torch.nn.Linear(D, 1, device=size.device).requires_grad_(False)
+        self.dropout = copy.copy(request.dropout)
+        self.seed = torch.zeros(1, **small)
+        if self.dropout:
+            self.dropout.offsets = self.dropout.offsets.clone()
+            self.seed = self.dropout.offsets[:1]
+        self.laid_out = [torch.empty_like(w.mT, memory_format=torch.contiguous_format) for w in self._matrices()]
+        self.captured: Captured[None] = Captured(size.device)
+
+    def _matrices(self) -> tuple[Tensor, Tensor]:
+        return self.cell.expand.weight, self.cell.gates.weight
+
+    @property
+    def bytes(self) -> int:
+        tables = (*self.tables, self.rows, self.noise, self.inner, self.gates, self.weights, self.continuations)
+        return sum(tensor.nbytes for tensor in tables)
+
+    def search(self, request: Request, noise: Noise) -> SoftTrace:
+        """As `beamtree.engine.soft_search.search`, of a request that was padded; the noise is that of the request as
+        it was asked."""
+        assert isinstance(request.cell, GRC)
+        pool = Pool(request, self.size.nodes, self.tables)
+        for own, given in zip((*self.cell.parameters(), *self.scorer.parameters()), request.weights, strict=True):
+            own.copy_(given)
+        self.cell.norm.eps = request.cell.norm.eps
+        for laid_out, matrix in zip(self.laid_out, self._matrices(), strict=True):
+            laid_out.copy_(matrix.mT)
+        if self.dropout and request.dropout:
+            self.dropout.offsets.copy_(request.dropout.offsets)
+        self.lengths.copy_(request.lengths)
+        self.rows[0].copy_(first_rows(pool))
+        self.scores[0].copy_(request.start_scores())
+        if request.stochastic:
+            for step in range(0, noise.request.steps, noise.STEPS):
+                drawn, _ = noise.stretch(step)
+                self.noise[step : step + len(drawn), ..., : drawn.shape[-1]].copy_(drawn)
+        self.captured.run(self._launch)
+        last = roots(pool, self.rows[-1].long())
+        return SoftTrace(pool, self.source, self.action, self.node, self.scores[-1].clone(), last)
+
+    def _launch(self) -> None:
+        """Every kernel of a search."""
+        size, tables, W = self.size, self.tables, self.size.M + 2
+        beams, wide = size.B * size.K, triton.next_power_of_2(W)
+        warps = min(max(wide // 256, 4), 16)
+        operator = {"K": size.K, "J": self.J}
+        several = triton.next_power_of_2(size.K * self.J)
+        for t, m, composed, made, elements in size.blocks:
+            kernels.propose[(beams,)](
+                self.rows, tables.logits, self.noise, self.columns, self.log_p, self.normalisers, self.base,
+                t, t, beams, size.M, W,
+                J=self.J, NOISY=size.stochastic, BLOCK=wide, num_warps=warps,
+            )  # fmt: skip
+            soft_kernels.choose[(beams,)](
+                self.rows, self.scores, self.lengths, tables.children, tables.spans, self.columns, self.log_p,
+                self.all_columns, self.continuations, self.weights, self.order, self.source, self.action, self.node,
+                self.keys, self.present,
+                t, m, composed, elements, size.nodes, size.B, W,
+                **operator, BLOCK=wide, CONTINUATIONS=several, num_warps=warps,
+            )  # fmt: skip
+            soft_kernels.average[(size.B * m,)](
+                self.rows, tables.states, tables.children, tables.spans, self.lengths, self.all_columns, self.weights,
+                self.source, self.action, self.keys, self.present,
+                t, m, composed, elements, size.B, W, size.D,
+                **operator, OFFICIAL=size.mix == "official", BLOCK=triton.next_power_of_2(size.D), num_warps=1,
+            )  # fmt: skip
+            self._compose(composed, made)
+
+    def _compose(self, first: int, n: int) -> None:
+        """Many new nodes are composed with PyTorch's products, which are faster then."""
+        size, tables, cell = self.size, self.tables, self.cell
+        D, E, sizes = size.D, 4 * size.D, tile(n)
+        w1, w2 = self.laid_out
+        dropout = {"DROPOUT": self.dropout is not None}
+        if n > MANY:
+            inner, gates = self.inner[:n], self.gates[:n]
+            pairs = take(tables.states, tables.children[first : first + n]).flatten(1)  # (n, 2D)
+            torch.addmm(cell.expand.bias, pairs, w1, out=inner)
+            kernels.activate[(n,)](
+                self.inner, self.keys, self.seed, E, *masks(self.dropout),
+                **dropout, BLOCK=triton.next_power_of_2(E), num_warps=4,
+            )  # fmt: skip
+            torch.addmm(cell.gates.bias, inner, w2, out=gates)
+        else:
+            grid = (triton.cdiv(n, sizes["BM"]), triton.cdiv(E, sizes["BN"]))
+            kernels.expand[grid](
+                tables.states, tables.children, w1, cell.expand.bias, self.inner, self.keys, self.seed, self.base,
+                0, first, n, D, D, E, *masks(self.dropout),
+                GELU=True, **dropout, **sizes,
+            )  # fmt: skip
+            kernels.gates[grid](self.inner, w2, cell.gates.bias, self.gates, n, E, **sizes)
+        kernels.finish[(n,)](
+            tables.states, tables.logits, tables.children, self.gates, cell.norm.weight, cell.norm.bias,
+            self.scorer.weight, self.scorer.bias, self.present, self.base, 0, first, n, D, D, cell.norm.eps,
+            BLOCK=triton.next_power_of_2(D), num_warps=4,
+        )  # fmt: skip
