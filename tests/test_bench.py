@@ -60,13 +60,9 @@ def test_a_case_that_an_engine_is_not_made_for_is_a_result_with_the_reason():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("setting", "reason"), [({"dtype": "float64"}, "float32"), ({"dtype": "bfloat16-autocast"}, "autocast")]
-)
-def test_on_a_gpu_the_fused_engine_names_what_it_does_not_do(setting, reason):
-    note = measure(Case(engine="triton", length=8, batch_size=1, device="cuda", **SMALL, **setting), repeats=1).note
-    assert note.startswith("cannot: it ")
-    assert reason in note
+def test_on_a_gpu_the_fused_engine_names_what_it_does_not_do():
+    case = Case("bt-grc", "triton", length=8, batch_size=1, device="cuda", dtype="float64", **SMALL)
+    assert measure(case, repeats=1).note.startswith("cannot: it computes in float32")
 
 
 def test_the_torch_engine_saves_less_than_the_reference(pair):

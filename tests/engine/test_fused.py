@@ -58,6 +58,18 @@ def test_any_width_will_do(name, dim):
     compare([5, 4], name, dim=dim, beam_size=2, dropout=0.2)
 
 
+@pytest.mark.parametrize("name", ["bt-grc", "bt-lstm", "bt-grc-onesoft"])
+def test_under_autocast_products_are_in_bfloat16(name):
+    """To its eight binary digits the engines agree; and they are not as in float32."""
+    x, lengths = (t.to(DEVICE) for t in inputs([6, 4], dim=8, dtype=torch.float32))
+    one, other = pair(name, dim=8, beam_size=2, stochastic=False)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        half = [everything(encoder, x, lengths) for encoder in (one, other)]
+    assert_same(*half, atol=4e-2)
+    full = everything(other, x, lengths)
+    assert (full[0]["state"] - half[1][0]["state"]).abs().max() > 1e-4
+
+
 def test_engines_agree_at_inference():
     compare([6, 5], beam_size=3, dropout=0.5, training=False)
 
@@ -165,6 +177,12 @@ def test_what_it_cannot_do_is_said(options, dtype, reason):
     x, lengths = inputs([5, 4], dtype=dtype)
     with pytest.raises(ValueError, match=f"engine 'triton' cannot do this: .*{reason}.*engine 'torch' can"):
         encoder(x.to(DEVICE), lengths.to(DEVICE))
+
+
+def test_half_precision_of_another_kind_is_for_the_torch_engine():
+    asked = Request(torch.zeros(1, 5, 6, device=DEVICE), torch.tensor([5]), GRC(6), torch.nn.Linear(6, 1), 2)
+    with torch.autocast(DEVICE, torch.float16):
+        assert "bfloat16, not torch.float16" in fused.reason_not(asked)
 
 
 def test_a_cell_of_ones_own_is_for_the_torch_engine():

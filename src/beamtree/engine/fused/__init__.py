@@ -1,6 +1,6 @@
 """The fused engine: the search of `beamtree.engine.search` in Triton kernels and CUDA graphs, with its replay.
 
-It takes float32 on a CUDA device; see `reason_not`.
+It takes float32 on a CUDA device, with products in float32, TF32 or bfloat16; see `reason_not`.
 """
 
 from dataclasses import replace
@@ -30,8 +30,9 @@ def reason_not(request: Request) -> str | None:
         return f"it runs on a CUDA device, not on {request.leaves.device}"
     if request.leaves.dtype != torch.float32:
         return f"it computes in float32, not in {request.leaves.dtype}"
-    if torch.is_autocast_enabled(request.leaves.device.type):
-        return "it computes in float32, not under autocast"
+    kind = request.leaves.device.type
+    if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) != torch.bfloat16:
+        return f"under autocast it takes bfloat16, not {torch.get_autocast_dtype(kind)}"
     if type(request.cell) not in COMPOSE:
         return f"it knows the cells {', '.join(cell.__name__ for cell in COMPOSE)}, not {type(request.cell).__name__}"
     if request.duplicates != "keep":

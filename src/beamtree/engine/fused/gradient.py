@@ -15,7 +15,7 @@ from torch import Tensor
 from beamtree.cells import GRC
 from beamtree.engine.adjoint import Gradients, GRCAdjoint
 from beamtree.engine.fused import kernels
-from beamtree.engine.fused.compose import MANY, tile
+from beamtree.engine.fused.compose import MANY, precision, tile
 
 
 class FusedGRCAdjoint(GRCAdjoint):
@@ -42,7 +42,7 @@ class FusedGRCAdjoint(GRCAdjoint):
         if len(total) > MANY:
             return super().to_children(rows, total)
         cell, count, first = self.cell, len(total), rows.start or 0
-        D, E, sizes = cell.dim, 4 * cell.dim, tile(count)
+        D, E, sizes = cell.dim, 4 * cell.dim, tile(count, precision(total.device))
         found = total.new_empty(count, 2, D)
         kernels.inner_gradient[(triton.cdiv(count, sizes["BM"]), triton.cdiv(E, sizes["BN"]))](
             self.d_gates, cell.gates.weight, self.a, self.a if self.mask is None else self.mask, self.d_inner,

@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from beamtree.engine.autocast import Autocast
 from beamtree.engine.base import Chart, Noise, Request
+from beamtree.engine.fused.compose import precision
 from beamtree.engine.fused.soft_gradient import SoftGradient
 from beamtree.engine.fused.soft_workspaces import SoftSize, SoftWorkspace
 from beamtree.engine.fused.workspaces import rounded
@@ -87,7 +88,8 @@ def encode(request: Request, noise: Noise) -> Chart:
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
     rate = None if request.dropout is None else float(request.dropout.scale)
     assert request.soft is not None
-    size = SoftSize(device, stream, B, N, request.beam_size, D, request.stochastic, rate, request.soft)
+    kind = (request.stochastic, rate, precision(device), request.soft)
+    size = SoftSize(device, stream, B, N, request.beam_size, D, *kind)
     lease = Lease(size, request)
     assert lease.room is not None
     with torch.inference_mode():

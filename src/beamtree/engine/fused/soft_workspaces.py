@@ -48,6 +48,7 @@ class SoftSize:
     D: int
     stochastic: bool
     dropout: float | None
+    precision: str
     mix: Mix
 
     @property
@@ -180,7 +181,7 @@ class SoftWorkspace:
     def _compose(self, first: int, n: int) -> None:
         """Many new nodes are composed with PyTorch's products, which are faster then."""
         size, tables, cell = self.size, self.tables, self.cell
-        D, E, sizes = size.D, 4 * size.D, tile(n)
+        D, E, sizes = size.D, 4 * size.D, tile(n, size.precision)
         w1, w2 = self.laid_out
         dropout = {"DROPOUT": self.dropout is not None}
         if n > MANY:

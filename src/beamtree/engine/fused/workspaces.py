@@ -18,7 +18,7 @@ from beamtree.cells import Cell
 from beamtree.engine.base import Noise, Request
 from beamtree.engine.fused import kernels
 from beamtree.engine.fused.capture import Captured
-from beamtree.engine.fused.compose import COMPOSE
+from beamtree.engine.fused.compose import COMPOSE, precision
 from beamtree.engine.pool import Pool, new_tables
 from beamtree.engine.replay import History, look_back
 from beamtree.engine.search import Step, Trace, first_rows, roots
@@ -40,6 +40,7 @@ class Size:
     cell: type[Cell]
     stochastic: bool
     dropout: float | None  # the threshold and scale of the masks follow from it
+    precision: str  # of products
 
     @property
     def M(self) -> int:
@@ -194,7 +195,8 @@ def workspace(request: Request) -> Workspace:
     device = request.leaves.device
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
     rate = None if request.dropout is None else float(request.dropout.scale)
-    size = Size(device, stream, B, N, request.beam_size, request.cell.dim, type(request.cell), request.stochastic, rate)
+    kind = (type(request.cell), request.stochastic, rate, precision(device))
+    size = Size(device, stream, B, N, request.beam_size, request.cell.dim, *kind)
     if size not in _kept:
         while len(_kept) >= KEPT:
             _kept.popitem(last=False)
