@@ -92,31 +92,39 @@ class Noise:
     OneSoft is the second operator. Without noise both are None.
 
     Engines draw it here and for the full width, so that they meet the same noise under the same seed. It is drawn for
-    some steps at a time, which costs little memory and saves most of the calls.
+    many steps at a time, which saves most of the calls and costs little memory.
     """
 
-    STEPS = 16
+    STEPS = 16  # or a multiple of it …
+    NUMBERS = 2**20  # … that takes about so many numbers
 
     def __init__(self, request: Request) -> None:
         self.request, self.like = request, request.start_scores()
+        row = self.like.numel() * request.candidates
+        self.block = self.STEPS * max(1, self.NUMBERS // max(self.STEPS * row, 1))
         self.drawn: tuple[Tensor, Tensor]
+        self.near: tuple[Tensor, Tensor]
 
     def at(self, step: int) -> tuple[Float[Tensor, "B K M"] | None, Float[Tensor, "B K J"] | None]:
         """For one step; steps must be asked for in order."""
         if not self.request.stochastic:
             return None, None
         if step % self.STEPS == 0:
-            self.drawn = self.stretch(step)
-        candidates, beams = (noise[step % self.STEPS] for noise in self.drawn)
+            self.near = self.stretch(step)
+        candidates, beams = (noise[step % self.STEPS] for noise in self.near)
         return candidates, None if self.request.soft else beams
 
     def stretch(self, step: int) -> tuple[Float[Tensor, "T B K M"], Float[Tensor, "T B K J"]]:
-        """For the next STEPS steps, or those that are left."""
-        request, steps = self.request, min(self.STEPS, self.request.steps - step)
-        candidates, beams = (
-            gumbel((steps, *self.like.shape, width), self.like, request.generator)
-            for width in (request.candidates, request.branching)
-        )
+        """For the next STEPS steps, or those that are left; stretches must be asked for in order."""
+        request, first = self.request, step % self.block
+        if first == 0:
+            steps = min(self.block, request.steps - step)
+            candidates, beams = (
+                gumbel((steps, *self.like.shape, width), self.like, request.generator)
+                for width in (request.candidates, request.branching)
+            )
+            self.drawn = candidates, beams
+        candidates, beams = (noise[first : first + self.STEPS] for noise in self.drawn)
         return candidates, beams
 
 

@@ -37,8 +37,9 @@ class History(NamedTuple):
     scores. The last two are None where no gradient is wanted, or where duplicates are merged."""
 
     lineages: Lineages
-    candidates: Int[Tensor, "B K C"] | None = None
-    coefficients: Float[Tensor, "B K C"] | None = None
+    candidates: Int[Tensor, "B K C"] | None = None  # the absent node where there is none
+    coefficients: Float[Tensor, "B K C"] | None = None  # 0 there
+    groups: "Groups | None" = None  # where the heights of all nodes are known
 
 
 def look_back(trace: Trace) -> History:
@@ -47,7 +48,12 @@ def look_back(trace: Trace) -> History:
     if not pool.request.wants_gradient() or pool.request.duplicates == "merge":
         return History(lineages)
     with torch.no_grad():
-        return History(lineages, candidates(pool, lineages), coefficients(pool, lineages))
+        exists = trace.scores.isfinite()[..., None]  # (B, K, 1)
+        standing = candidates(pool, lineages).where(exists, pool.absent)  # (B, K, C)
+        part = coefficients(pool, lineages).where(standing != pool.absent, 0)
+        chosen = mark(pool, lineages.node.where(exists, pool.absent), trace.roots)
+        groups = None if pool.heights is None else group(pool, mark(pool, standing), chosen, pool.heights)
+        return History(lineages, standing, part, groups)
 
 
 def encode_trace(
@@ -83,45 +89,81 @@ class Plan(NamedTuple):
 @torch.no_grad()
 def make_plan(trace: Trace, history: History) -> Plan:
     pool = trace.pool
-    B, N, _ = pool.request.leaves.shape
-    size, leaves = len(pool.states), B * N
-    exists = trace.scores.isfinite()[..., None]  # (B, K, 1)
-    if history.candidates is None:  # every beam that was merged has a part in the scores: keep all
-        standing = pool.logits.isfinite()
-        chosen = mark(pool, pool.children[standing], trace.roots)
-    else:
-        on_lineage = history.candidates.where(exists, pool.absent)  # (B, K, C)
-        standing = mark(pool, on_lineage)
-        chosen = mark(pool, history.lineages.node.where(exists, pool.absent), trace.roots)
-    beside = (standing & ~chosen).nonzero().squeeze(1)
-    chosen_numbers, sizes = by_height(pool, chosen.nonzero().squeeze(1))
-    numbers = torch.cat((beside, chosen_numbers))  # (R,)
-
-    row = torch.zeros(size, dtype=torch.long, device=numbers.device)  # the absent node: a leaf, with logit −inf too
-    row[:leaves] = torch.arange(leaves, device=numbers.device)
-    row[numbers] = torch.arange(leaves, leaves + len(numbers), device=numbers.device)
+    numbers, levels, row = needed(trace, history)
     children = pool.children[numbers]  # (R, 2)
     score_gradient: Callable[..., Tensor]
     score_tensors: tuple[Tensor | None, ...]
-    if history.coefficients is None:
+    if history.candidates is None or history.coefficients is None:
+        leaves = levels[0]
         score_gradient = merged
         logits = torch.cat((pool.logits[:leaves], pool.logits[numbers]))
         choices = (choice._replace(rows=row[choice.rows].int()) for choice in trace.choices)
         score_tensors = (logits, pool.request.active, *copies(choices))
     else:
         score_gradient = linear
-        part = history.coefficients.where(exists & (on_lineage != pool.absent), 0)
-        score_tensors = (row[on_lineage], part)
+        score_tensors = (row[history.candidates], history.coefficients.clone())
     return Plan(
         pool.states[numbers],
         row[children],
         take(pool.spans, children),
-        list(itertools.accumulate((leaves, len(beside), *sizes))),
+        levels,
         trace.scores,
         score_gradient,
         score_tensors,
         row,
     )
+
+
+class Needed(NamedTuple):
+    """The nodes that have a gradient, besides the leaves, in the order of the store."""
+
+    numbers: Int[Tensor, "R"]
+    levels: list[int]
+    row: Int[Tensor, "P"]  # of each node of the pool; the absent node is a leaf, whose logit is −inf too
+
+
+def needed(trace: Trace, history: History) -> Needed:
+    pool = trace.pool
+    B, N, _ = pool.request.leaves.shape
+    size, leaves = len(pool.states), B * N
+    if history.groups is not None:
+        levels = list(itertools.accumulate(history.groups.counts.tolist()[:-1]))
+        levels = levels[: levels.index(levels[-1], 1) + 1]  # without heights above the highest
+        return Needed(history.groups.order[: levels[-1] - leaves], levels, history.groups.row)
+    if history.candidates is None:  # every beam that was merged has a part in the scores: keep all
+        standing = pool.logits.isfinite()
+        chosen = mark(pool, pool.children[standing], trace.roots)
+    else:
+        standing = mark(pool, history.candidates)
+        exists = trace.scores.isfinite()[..., None]
+        chosen = mark(pool, history.lineages.node.where(exists, pool.absent), trace.roots)
+    beside = (standing & ~chosen).nonzero().squeeze(1)
+    chosen_numbers, sizes = by_height(pool, chosen.nonzero().squeeze(1))
+    numbers = torch.cat((beside, chosen_numbers))  # (R,)
+    row = torch.zeros(size, dtype=torch.long, device=numbers.device)
+    row[:leaves] = torch.arange(leaves, device=numbers.device)
+    row[numbers] = torch.arange(leaves, leaves + len(numbers), device=numbers.device)
+    return Needed(numbers, list(itertools.accumulate((leaves, len(beside), *sizes))), row)
+
+
+class Groups(NamedTuple):
+    """The same with shapes that do not depend on what is needed."""
+
+    order: Int[Tensor, "P"]  # nodes that are needed first, by their groups
+    counts: Int[Tensor, "G"]  # of the groups: leaves, candidates that were not chosen, each height, and the rest
+    row: Int[Tensor, "P"]
+
+
+def group(pool: Pool, standing: Bool[Tensor, "P"], chosen: Bool[Tensor, "P"], heights: Int[Tensor, "P"]) -> Groups:
+    """By a stable sort: leaves have the key 0, candidates that were not chosen 1, chosen nodes their height and 1."""
+    B, N, _ = pool.request.leaves.shape
+    leaves, rest = B * N, N + 1
+    key = (heights + 1).where(chosen, torch.full_like(heights, rest).where(~standing, 1))
+    key[:leaves] = 0
+    order = key.sort(stable=True).indices
+    counts = heights.new_zeros(rest + 1).scatter_add_(0, key.long(), torch.ones_like(key))
+    row = torch.zeros_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+    return Groups(order[leaves:], counts, row.where(key < rest, 0))
 
 
 def mark(pool: Pool, *numbers: Int[Tensor, "..."]) -> Bool[Tensor, "P"]:

@@ -87,6 +87,7 @@ class Workspace:
         self.inner = torch.zeros(n, 4 * D, **device)
         self.gates = torch.zeros(n, 5 * D, **device)  # the Tree-LSTM has five, the GRC four
         T, whole = size.steps, {**device, "dtype": torch.long}
+        self.roots = torch.zeros(B, K, **whole)
         self.records = Step(
             torch.zeros(T, B, K, **whole),
             torch.zeros(T, B, K, **whole),
@@ -123,9 +124,9 @@ class Workspace:
                     buffer[: len(values), ..., : values.shape[-1]].copy_(values)
             self.stretch.run(lambda: self.launch(request))
         self.rest(step + STRETCH)
-        last = roots(pool, self.rows[0].long())
+        self.roots.copy_(roots(pool, self.rows[0].long()))
         records = Step(*(field[: request.steps] for field in self.records))
-        return Trace(pool, records, [], self.scores[0].clone(), last)
+        return Trace(pool, records, [], self.scores[0], self.roots)
 
     def rest(self, first: int) -> None:
         """The records of the steps from here on: nothing moves."""
