@@ -160,6 +160,17 @@ def test_workspaces_are_bounded_and_given_back(monkeypatch):
         with torch.no_grad():
             encoder(x.to(DEVICE), lengths.to(DEVICE))
     assert [size.B for size in workspaces._kept] == [2, 3]
+
+
+def test_the_share_of_a_device_is_heeded(monkeypatch):
+    class Card:
+        total_memory = 800
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Card)
+    device = torch.device("cuda")
+    assert not workspaces.too_many([60, 40], 16, device)
+    assert workspaces.too_many([60, 41], 16, device)
+    assert not workspaces.too_many([500], 16, device)  # one is always kept
     fused.release()
     assert not workspaces._kept
 

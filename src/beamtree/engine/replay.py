@@ -170,7 +170,7 @@ def mark(pool: Pool, *numbers: Int[Tensor, "..."]) -> Bool[Tensor, "P"]:
     """Which nodes these are; leaves and the absent node do not count."""
     marks = torch.zeros(len(pool.states), dtype=torch.bool, device=pool.states.device)
     for some in numbers:
-        marks[some] = True
+        marks.index_fill_(0, some.flatten(), True)
     marks[: pool.request.leaves.shape[0] * pool.request.leaves.shape[1]] = False
     marks[pool.absent] = False
     return marks

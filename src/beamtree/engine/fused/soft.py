@@ -13,12 +13,11 @@ from beamtree.engine.base import Chart, Noise, Request
 from beamtree.engine.fused.compose import precision
 from beamtree.engine.fused.soft_gradient import SoftGradient
 from beamtree.engine.fused.soft_workspaces import SoftSize, SoftWorkspace
-from beamtree.engine.fused.workspaces import rounded
+from beamtree.engine.fused.workspaces import rounded, too_many
 from beamtree.engine.lineage import along, make_chart, slots_after
 from beamtree.engine.pool import take
 
-KEPT = 32  # idle workspaces at most: enough for all lengths of a training set
-SHARE = 1 / 8  # of a device's memory that they may hold
+KEPT = 64  # idle rooms at most, as of `workspaces`
 
 
 class Room:
@@ -52,20 +51,11 @@ class Lease:
         if self.room is not None:
             _idle.append(self.room)
             self.room = None
-            _make_way()
+            while too_many([room.bytes for room in _idle], KEPT, _idle[-1].search.size.device):
+                _idle.pop(0)  # the one that was not used for longest
 
     def __del__(self) -> None:
         self.end()
-
-
-def _make_way() -> None:
-    """Forget the rooms that were not used for longest."""
-    device = _idle[-1].search.size.device
-    allowed = float("inf")
-    if device.type == "cuda":
-        allowed = SHARE * torch.cuda.get_device_properties(device).total_memory
-    while len(_idle) > KEPT or (len(_idle) > 1 and sum(room.bytes for room in _idle) > allowed):
-        _idle.pop(0)
 
 
 def padded_length(length: int) -> int:

@@ -24,7 +24,8 @@ from beamtree.engine.replay import History, look_back
 from beamtree.engine.search import Step, Trace, first_rows, roots
 
 STRETCH = Noise.STEPS  # steps in a graph: an even number, so that each begins with the same half of the rows
-KEPT = 16  # workspaces at most, those used last: enough for all lengths of a training set
+KEPT = 64  # workspaces at most, those used last: enough for all lengths of a training set and its dev set
+SHARE = 1 / 8  # of a device's memory that they may hold
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,12 @@ class Workspace:
                         for weight in request.weights]  # fmt: skip
         self.stretch: Captured[None] = Captured(size.device)
         self.history: Captured[History] = Captured(size.device)
+
+    @property
+    def bytes(self) -> int:
+        """Of all that is not small."""
+        large = (*self.tables, *self.records, self.rows, self.noise, self.beam_noise, self.inner, self.gates)
+        return sum(tensor.nbytes for tensor in large)
 
     def search(self, request: Request, noise: Noise) -> Trace:
         """As `beamtree.engine.search.search`, of a request that was padded; the trace lies in this workspace.
@@ -199,12 +206,19 @@ def workspace(request: Request) -> Workspace:
     kind = (type(request.cell), request.stochastic, rate, precision(device))
     size = Size(device, stream, B, N, request.beam_size, request.cell.dim, *kind)
     if size not in _kept:
-        while len(_kept) >= KEPT:
-            _kept.popitem(last=False)
         with torch.inference_mode(False):  # training may use it too
             _kept[size] = Workspace(size, request)
+        while too_many([memory.bytes for memory in _kept.values()], KEPT, device):
+            _kept.popitem(last=False)
     _kept.move_to_end(size)
     return _kept[size]
+
+
+def too_many(sizes: list[int], kept: int, device: torch.device) -> bool:
+    """Whether memories of these sizes are more than may be kept. One may always."""
+    if len(sizes) <= 1 or device.type != "cuda":
+        return len(sizes) > kept
+    return len(sizes) > kept or sum(sizes) > SHARE * torch.cuda.get_device_properties(device).total_memory
 
 
 def release() -> None:
