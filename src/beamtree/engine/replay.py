@@ -172,7 +172,7 @@ def mark(pool: Pool, *numbers: Int[Tensor, "..."]) -> Bool[Tensor, "P"]:
     for some in numbers:
         marks.index_fill_(0, some.flatten(), True)
     marks[: pool.request.leaves.shape[0] * pool.request.leaves.shape[1]] = False
-    marks[pool.absent] = False
+    marks[pool.absent :] = False  # of a slice: a single element would be copied from the host, which no graph can
     return marks
 
 
