@@ -76,7 +76,7 @@ class GRCAdjoint(Adjoint):
         self.total = torch.addcmul(torch.addcmul(z * left, h, right), c, self.update)  # (R, D)
         _, self.mean, self.scale = aten.native_layer_norm(self.total, [cell.dim], None, None, cell.norm.eps)
         self.d_inner, self.d_gates = torch.empty_like(self.a), torch.empty_like(gates)
-        self.d_norm = [torch.zeros_like(cell.norm.weight), torch.zeros_like(cell.norm.bias)]
+        self.d_norm: list[Tensor] = []
 
     def pull_back(self, rows: slice, gradient: Float[Tensor, "rows S"]) -> Float[Tensor, "rows 2 S"]:
         return self.to_children(rows, self.to_gates(rows, gradient))
@@ -94,8 +94,7 @@ class GRCAdjoint(Adjoint):
             cell.norm.bias,
             [True, True, True],
         )
-        for sum_, part in zip(self.d_norm, d_norm, strict=True):
-            sum_ += part
+        self.d_norm = [a + b for a, b in zip(self.d_norm, d_norm, strict=True)] if self.d_norm else d_norm
         gates, wide = self.d_gates[rows], total.unsqueeze(1)  # (R, 4, D), (R, 1, D)
         torch.mul(wide, self.children[rows].view(-1, 2, cell.dim), out=gates[:, :2])
         torch.mul(total, self.update[rows], out=gates[:, 2])

@@ -20,7 +20,7 @@ from beamtree.engine.duplicates import resolve
 from beamtree.engine.lineage import along, make_chart, slots_after
 from beamtree.engine.pool import take
 from beamtree.engine.search import copies, stack
-from beamtree.engine.soft_search import SoftTrace, Undo, mixture, search, sequences
+from beamtree.engine.soft_search import SoftTrace, Undo, mixture, search
 
 
 def encode(request: Request) -> Chart:
@@ -55,7 +55,7 @@ class SoftReplay(torch.autograd.Function):
         ctx.leaves, ctx.blocks = len(leaves), [*trace.blocks, (pool.used, pool.used)]
         # Numbers of nodes fit 32 bits; they are the larger part of what is kept beside the states.
         spans = pool.spans.int() if request.dropout else None
-        undo = copies(step._replace(rows=step.rows.int()) for step in trace.undo)
+        undo = copies(step._replace(rows=step.rows.int(), sequences=step.sequences.int()) for step in trace.undo)
         kept = (pool.states, pool.logits, pool.children.int(), spans, nodes, request.active, *undo)
         # The weights too, so that PyTorch objects if they change before backward.
         ctx.weights = len(weights)
@@ -85,8 +85,7 @@ class SoftReplay(torch.autograd.Function):
                 mask = ctx.dropout.mask(*take(spans, pairs).unbind(1)) if ctx.dropout else None
                 nodes = adjoint(ctx.cell, take(states, pairs), mask)
                 down = nodes.pull_back(slice(None), gradient[first:last])  # (n, 2, S)
-                for total, part in zip(weight_gradients, nodes.weight_gradients(), strict=True):
-                    total += part
+                torch._foreach_add_(weight_gradients, nodes.weight_gradients())
                 gradient.index_add_(0, pairs.flatten(), down.flatten(0, 1))
 
         # In inference mode, as the search; whatever is returned was made outside of it.
@@ -95,9 +94,9 @@ class SoftReplay(torch.autograd.Function):
                 elements, composed = ctx.blocks[number]
                 pull_back(composed, ctx.blocks[number + 1][0])
                 step = Undo(*undo[number * len(Undo._fields) : (number + 1) * len(Undo._fields)])
-                step = step._replace(rows=step.rows.long())
+                step = step._replace(rows=step.rows.long(), sequences=step.sequences.long())
                 going = active[:, number, None]  # (B, 1)
-                v_gradient = average_gradient(gradient, gradient[elements:composed], states, children, step, ctx.mix)
+                v_gradient = average_gradient(gradient, gradient[elements:composed], states, step, ctx.mix)
 
                 # Through the scores: a finished sample's were not touched.
                 row_logits = logits.take(step.rows)
@@ -126,7 +125,6 @@ def average_gradient(
     gradient: Float[Tensor, "P S"],
     above: Float[Tensor, "Bm S"],
     states: Float[Tensor, "P S"],
-    children: Int[Tensor, "P 2"],
     step: Undo,
     mix: Mix | None,
 ) -> Float[Tensor, "B KJ"]:
@@ -137,15 +135,14 @@ def average_gradient(
     parent_gradient = take(states, parents).mul_(above_parents).sum(3)  # (B, K, E)
     gradient.index_add_(0, parents.flatten(), above_parents.mul_(weights.parents.unsqueeze(3)).flatten(0, 2))
 
-    numbers = sequences(children, step.rows)  # (B, K, m+1)
-    above = above.view(len(numbers), 1, -1, states.shape[1])  # (B, 1, m, S)
-    H = take(states, numbers)  # (B, K, m+1, S)
+    above = above.view(len(parents), 1, -1, states.shape[1])  # (B, 1, m, S)
+    H = take(states, step.sequences)  # (B, K, m+1, S)
     left_gradient, right_gradient = (H[:, :, :-1] * above).sum(3), (H[:, :, 1:] * above).sum(3)  # (B, K, m)
     left, right = (weight.unsqueeze(3).to(states.dtype) for weight in (weights.left, weights.right))  # (B, K, m, 1)
     torch.mul(left, above, out=H[:, :, :-1])  # from here on the gradient of H: H[i] is in new[i] and in new[i−1]
     H[:, :, -1].zero_()
     H[:, :, 1:].addcmul_(right, above)
-    gradient.index_add_(0, numbers.flatten(), H.flatten(0, 2))
+    gradient.index_add_(0, step.sequences.flatten(), H.flatten(0, 2))
     return mixture_gradient(parent_gradient, left_gradient, right_gradient, step, mix)
 
 

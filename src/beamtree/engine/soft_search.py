@@ -35,6 +35,7 @@ class Undo(NamedTuple):
     """What is needed to go back over a step."""
 
     rows: Int[Tensor, "B K W"]  # the candidates it chose from
+    sequences: Int[Tensor, "B K n"]  # the states that they join
     columns: Int[Tensor, "B K J"]
     continuations: Float[Tensor, "B KJ"]  # their scores
     weights: Float[Tensor, "B KJ"]  # their parts in the mixture
@@ -81,9 +82,10 @@ def run(pool: Pool) -> SoftTrace:
         heaviest = best.indices[:, -1:]
         source = (heaviest // proposal.columns.shape[2]).where(active, K - 1)  # (B, 1)
         action = (proposal.columns.flatten(1).gather(1, heaviest) - 1).clamp(0, rows.shape[2] - 3)
-        path = path_spans(pool, rows, source, action)  # (B, m, 3)
+        H = sequences(pool.children, rows)  # (B, K, m+1)
+        path = path_spans(pool, rows, H, source, action)  # (B, m, 3)
         weights = mixture(best.weights, proposal.columns, rows.shape[2] - 2, request.soft)
-        elements = pool.add(average(pool, rows, weights), path)  # (B, m)
+        elements = pool.add(average(pool, rows, H, weights), path)  # (B, m)
         there = present[:, number + 1 : number + elements.shape[1]]  # (B, m−1)
 
         # One call of the cell for the new candidates of all beams.
@@ -97,7 +99,7 @@ def run(pool: Pool) -> SoftTrace:
         soft = pool.row(new[:, pairs:]).where(active, rows[:, -1, :-1])
 
         kept = (proposal.scores, best.weights, best.indices, scores, proposal.forests)
-        undo.append(Undo(rows, proposal.columns, *kept))
+        undo.append(Undo(rows, H, proposal.columns, *kept))
         blocks.append((first, composed))
         made = elements.gather(1, action)
         hard_and_soft = ((shift.source, source), (shift.action, action), (shift.dead[..., 1], made))
@@ -144,9 +146,11 @@ def sequences(children: Int[Tensor, "P 2"], rows: Int[Tensor, "B K W"]) -> Int[T
     return torch.cat((pairs[:, :, :1, 0], pairs[..., 1]), dim=2)
 
 
-def average(pool: Pool, rows: Int[Tensor, "B K W"], weights: Mixture) -> Float[Tensor, "B m S"]:
-    """The soft beam's new states."""
-    H = take(pool.states, sequences(pool.children, rows))  # (B, K, m+1, S)
+def average(
+    pool: Pool, rows: Int[Tensor, "B K W"], numbers: Int[Tensor, "B K n"], weights: Mixture
+) -> Float[Tensor, "B m S"]:
+    """The soft beam's new states, from candidates and sequences."""
+    H = take(pool.states, numbers)  # (B, K, m+1, S)
     left, right, parents = (w.unsqueeze(3).to(H.dtype) for w in (weights.left, weights.right, weights.parents))
     states = (left * H[:, :, :-1]).addcmul_(right, H[:, :, 1:]).sum(1)  # (B, m, S)
     parents = parents * take(pool.states, rows.gather(2, weights.columns))  # (B, K, E, S)
@@ -156,10 +160,14 @@ def average(pool: Pool, rows: Int[Tensor, "B K W"], weights: Mixture) -> Float[T
 
 
 def path_spans(
-    pool: Pool, rows: Int[Tensor, "B K W"], source: Int[Tensor, "B 1"], action: Int[Tensor, "B 1"]
+    pool: Pool,
+    rows: Int[Tensor, "B K W"],
+    numbers: Int[Tensor, "B K n"],
+    source: Int[Tensor, "B 1"],
+    action: Int[Tensor, "B 1"],
 ) -> Int[Tensor, "B m 3"]:
     """The spans of the sequence of one beam after one merge."""
-    row = rows.gather(1, source.unsqueeze(2).expand(-1, -1, rows.shape[2]))  # (B, 1, W)
-    parent, H = row[:, 0, 1:-1], sequences(pool.children, row).squeeze(1)  # (B, m), (B, m+1)
+    beam = pool.numbers[: len(rows)], source.squeeze(1)
+    parent, H = rows[beam][:, 1:-1], numbers[beam]  # (B, m), (B, m+1)
     left, right, here = H[:, :-1], H[:, 1:], pool.numbers[: parent.shape[1]]
     return take(pool.spans, parent.where(here == action, left.where(here < action, right)))
