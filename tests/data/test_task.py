@@ -12,8 +12,8 @@ from beamtree.data.originals import SOURCES
 from beamtree.data.task import Part, Task, slug
 
 NAMES = [
-    *("listops", "listops-dg", "listops-dg1", "listops-dg2", "listops-original", "logic", "logic-c"),
-    *("sst5", "sst2", "imdb", "mnli", "snli", "sick"),
+    *("listops", "listops-dg", "listops-dg1", "listops-dg2", "listops-original", "listops-tiny"),
+    *("logic", "logic-c", "sst5", "sst2", "imdb", "mnli", "snli", "sick"),
 ]
 PARTS = [
     pytest.param(task, part, id=f"{task.name}-{part.columns[0].name}") for task in TASKS.values() for part in task.parts

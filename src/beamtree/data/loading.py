@@ -17,13 +17,14 @@ from beamtree.checks import unknown
 from beamtree.data import imdb, logic, nli, own, sst
 from beamtree.data.cache import Prepared, stored
 from beamtree.data.listops import task as listops
+from beamtree.data.listops import tiny
 from beamtree.data.originals import SOURCES, NotFound, Originals, find
 from beamtree.data.split import Split
 from beamtree.data.task import Column, Materials, Option, Part, Progress, Task, slug
 from beamtree.data.vectors import Vectors
 from beamtree.data.vocabulary import Vocabulary
 
-TASKS: dict[str, Task] = {task.name: task for module in (listops, logic, sst, imdb, nli) for task in module.TASKS}
+TASKS: dict[str, Task] = {task.name: task for module in (listops, tiny, logic, sst, imdb, nli) for task in module.TASKS}
 
 _VERSION = 1  # of what the readers and generators give: another one makes all data anew
 _MAX_WORDS = 50_000  # of a vocabulary, as in the paper
