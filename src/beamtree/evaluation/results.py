@@ -1,0 +1,173 @@
+"""What an evaluation found: accuracy with its interval, as a whole, by length and by depth."""
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Integer
+
+from beamtree.checks import unknown
+from beamtree.data.listops.expressions import CLOSE, OPERATORS, TOKENS
+from beamtree.data.split import Split
+from beamtree.evaluation.scoring import MAX_SAMPLES, Progress, evaluate_model
+from beamtree.pretrained import Pretrained
+
+_Z = 1.959964  # of the normal distribution: 95 % lie within
+_MOST_BINS = 12
+
+
+@dataclass(frozen=True)
+class Share:
+    """So many of so many are right."""
+
+    correct: int
+    count: int
+
+    @property
+    def accuracy(self) -> float:
+        return self.correct / self.count
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's, of 95 %: within 0 and 1, and of some width even where all are right."""
+        p, n = self.accuracy, self.count
+        middle = p + _Z**2 / (2 * n)
+        reach = _Z * math.sqrt(p * (1 - p) / n + _Z**2 / (4 * n**2))
+        low, high = ((middle + side) / (1 + _Z**2 / n) for side in (-reach, reach))
+        return (0.0 if self.correct == 0 else low), (1.0 if self.correct == n else high)  # not 1e-17 and the like
+
+
+@dataclass(frozen=True)
+class Bin(Share):
+    """Of the samples whose length, or depth, is from `first` to `last`."""
+
+    first: int
+    last: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "accuracy": self.accuracy, "interval": self.interval}
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What a model made of a split. The arrays are in the order of the data."""
+
+    hit: Bool[np.ndarray, "S"]
+    losses: Float[np.ndarray, "S"]
+    lengths: Integer[np.ndarray, "S"]
+    depths: Integer[np.ndarray, "S"] | None  # of ListOps: how deep its lists are nested
+
+    @cached_property
+    def share(self) -> Share:
+        return Share(int(self.hit.sum()), len(self.hit))
+
+    @property
+    def correct(self) -> int:
+        return self.share.correct
+
+    @property
+    def count(self) -> int:
+        return self.share.count
+
+    @property
+    def accuracy(self) -> float:
+        return self.share.accuracy
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return self.share.interval
+
+    @property
+    def loss(self) -> float:
+        return float(self.losses.mean())
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it stands in a run's results."""
+        return {"correct": self.correct, "count": self.count, "accuracy": self.accuracy, "loss": self.loss}
+
+    def bins(self, values: Integer[np.ndarray, "S"], step: int) -> list[Bin]:
+        """By the values of the samples: 1 to `step`, and so on; those without a sample are left out."""
+        place = -(-values.astype(np.int64) // step)
+        found = []
+        for number in np.unique(place).tolist():
+            hit = self.hit[place == number]
+            found.append(Bin(int(hit.sum()), len(hit), max((number - 1) * step + 1, 0), number * step))
+        return found
+
+
+Views = dict[str, dict[str, list[Bin]]]  # for "length" and "depth" the bins of each split
+
+
+def views(found: Mapping[str, Evaluation]) -> Views:
+    """Accuracy by length, and by depth where it is known: the same bins for all splits."""
+    lengths = {split: (one, one.lengths) for split, one in found.items()}
+    depths = {split: (one, one.depths) for split, one in found.items() if one.depths is not None}
+    shown: Views = {}
+    for name, values in (("length", lengths), ("depth", depths)):
+        if values:
+            step = _step([each for _, each in values.values()])
+            shown[name] = {split: one.bins(each, step) for split, (one, each) in values.items()}
+    return shown
+
+
+def records(found: Mapping[str, Evaluation]) -> dict[str, Any]:
+    """All of it in JSON's types."""
+    shown = {f"by_{view}": splits for view, splits in views(found).items()}
+    return {
+        "splits": {split: {**one.to_dict(), "interval": one.interval} for split, one in found.items()},
+        **{view: {split: [each.to_dict() for each in bins] for split, bins in shown[view].items()} for view in shown},
+    }
+
+
+def _step(values: list[np.ndarray]) -> int:
+    """How wide bins should be: 1, 2, 5, 10, … so that they are not too many."""
+    lowest, highest = min(int(each.min()) for each in values), max(int(each.max()) for each in values)
+    steps = (digit * 10**power for power in itertools.count() for digit in (1, 2, 5))
+    return next(step for step in steps if -(-highest // step) - -(-lowest // step) < _MOST_BINS)
+
+
+def evaluate(
+    pretrained: Pretrained,
+    split: Split,
+    *,
+    progress: Progress | None = None,
+    budget: int | None = None,
+    max_samples: int = MAX_SAMPLES,
+) -> Evaluation:
+    """How a model does on a split, whose labels must be among its own. See `evaluate_model` for the rest."""
+    batches = with_labels(split, pretrained.labels).batches(pretrained.vocabulary)
+    scores = evaluate_model(
+        pretrained.model,
+        batches,
+        device=pretrained.device,
+        budget=budget,
+        max_samples=max_samples,
+        progress=progress,
+    )
+    return Evaluation(scores.hit, scores.losses, split.lengths, nesting(split))
+
+
+def with_labels(split: Split, labels: tuple[str, ...]) -> Split:
+    """The split with its labels numbered as the model numbers them."""
+    if split.label_names == labels:
+        return split
+    for name, count in split.label_counts().items():
+        if count and name not in labels:
+            raise ValueError(f"the data does not fit the model: {unknown('label', name, labels)}")
+    numbers = np.array([labels.index(name) if name in labels else 0 for name in split.label_names])
+    return replace(split, labels=numbers[split.labels], label_names=labels)
+
+
+def nesting(split: Split) -> Integer[np.ndarray, "S"] | None:
+    """The depth of each expression, as `beamtree.data.listops.depth` has it; None if the texts are not ListOps."""
+    if not set(split.words) <= set(TOKENS):
+        return None
+    change = np.array([(word in OPERATORS) - (word == CLOSE) for word in split.words])
+    open_lists = np.cumsum(change[split.tokens.flat])  # (T,)
+    starts = np.asarray(split.tokens.offsets[:-1], dtype=np.int64)
+    before = open_lists[starts] - change[split.tokens.flat[starts]]
+    return np.maximum(np.maximum.reduceat(open_lists, starts) - before, 0)
