@@ -37,7 +37,7 @@ class Ranger(torch.optim.RAdam):
         self.lookahead_steps, self.alpha = lookahead_steps, alpha
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
         if closure is not None:
             with torch.enable_grad():
