@@ -28,6 +28,7 @@ def test_public_names() -> None:
         "encoder",
         "encoders",
         "interop",
+        "load",
         "onesoft_topk",
         "plain_topk",
         "stochastic_topk",

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from beamtree import __version__
-from beamtree.cli import bench, data
+from beamtree.cli import bench, data, evaluate, models, parse, report, train
 from beamtree.cli.terminal import INTERRUPTED, Group
 
 
@@ -62,5 +62,10 @@ def program(
     """Latent-tree recursive networks. `beamtree COMMAND --help` tells more of a command."""
 
 
-app.command("bench", epilog=bench.EXAMPLE)(bench.bench_command)
+app.command("train", epilog=train.EXAMPLE)(train.train_command)
+app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate_command)
+app.command("parse", epilog=parse.EXAMPLE)(parse.parse_command)
+app.command("report", epilog=report.EXAMPLE)(report.report_command)
+app.command("models", epilog=models.EXAMPLE)(models.models_command)
 app.add_typer(data.app, name="data")
+app.command("bench", epilog=bench.EXAMPLE)(bench.bench_command)

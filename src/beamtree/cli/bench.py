@@ -4,7 +4,6 @@
 
 import itertools
 import json
-import platform
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 import typer
 from rich.table import Table
 
-from beamtree import __version__, bench, bench_plot, bench_tables
+from beamtree import __version__, bench, bench_plot, bench_tables, runs
 from beamtree.checks import check_choice, check_integer
 from beamtree.cli.terminal import INTERRUPTED, digits, duration, make_table, memory, print_table, progress_bar
 from beamtree.encoders import encoders
@@ -106,7 +105,7 @@ def bench_command(
     setting = {
         "beamtree": __version__,
         "torch": torch.__version__,
-        "device": device_name(device),
+        "device": runs.device_name(device),
         "threads": torch.get_num_threads(),
     }
     if as_json:
@@ -220,12 +219,3 @@ def speed_figures(result: bench.Result) -> tuple[str, ...]:
     if published.minutes is None:
         return time, bench.OUT_OF_MEMORY, peak, bench.OUT_OF_MEMORY
     return time, f"{published.minutes} min", peak, f"{published.gigabytes} GB"
-
-
-def device_name(device: str) -> str:
-    if device == "cuda":
-        return str(torch.cuda.get_device_name())
-    cpuinfo = Path("/proc/cpuinfo")  # Linux; elsewhere platform knows the name
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or platform.machine()

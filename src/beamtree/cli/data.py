@@ -3,8 +3,6 @@
 # ruff: noqa: B006 (a list is how typer is told the default of a repeatable option; nothing changes it)
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -14,7 +12,7 @@ import typer
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
 from beamtree.checks import check_choice, check_integer, unknown
-from beamtree.cli.terminal import Group, make_table, memory, print_table, progress_bar
+from beamtree.cli.terminal import Group, make_table, memory, named_bars, print_table, progress_bar
 from beamtree.data import cache, download, listops
 from beamtree.data.loading import TASKS, Data, load
 from beamtree.data.originals import SOURCES, Download, Source, copy_to, download_folder, find
@@ -68,7 +66,7 @@ def show_command(
     A split is made when it is first asked for, and kept in the cache from then on.
     """
     check_integer("examples", examples, at_least=0)
-    with _bar() as bar:
+    with named_bars() as bar:
         data = load(name, None, roots=None if origin is None else [origin], progress=bar, **_options(settings))
         wanted = [data.task.part(split)[1].name for split in splits] or list(data)
         found = {split: _described(data, split, examples) for split in wanted}
@@ -222,7 +220,7 @@ def make_listops(
     spec = replace(spec, **changed)
     if not out.parent.is_dir():
         raise ValueError(f"{out}: there is no folder {out.parent}: make it first")
-    with _bar() as bar:
+    with named_bars() as bar:
         excluded = [example for path in exclude for example in listops.read(_existing(path))]
         found = listops.generate(spec, seed, excluded, lambda done: bar("expressions", done, spec.pool or spec.count))
         listops.write(out, found, layout)  # type: ignore[arg-type]
@@ -247,20 +245,6 @@ def cache_command(
     typer.echo(f"{cache.cache_folder()}: {memory(sum(entry.bytes for entry in found))}")
     if found:
         print_table(table)
-
-
-@contextmanager
-def _bar() -> Iterator[Any]:
-    """A function that is told what is being made, how far it is, and of how much."""
-    with progress_bar() as bar:
-        tasks: dict[str, Any] = {}
-
-        def show(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done, total=total)
-
-        yield show
 
 
 def _options(settings: list[str]) -> dict[str, Option]:

@@ -1,5 +1,7 @@
 """What the commands have in common: tables, bars, and numbers as people read them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich import box
@@ -28,6 +30,20 @@ def progress_bar(*columns: ProgressColumn) -> Progress:
         transient=True,
         disable=not console.is_terminal,
     )
+
+
+@contextmanager
+def named_bars() -> Iterator[Any]:
+    """A function that is told what is being made, how far it is, and of how much."""
+    with progress_bar() as bar:
+        tasks: dict[str, Any] = {}
+
+        def show(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield show
 
 
 def make_table(*names: str, left: tuple[str, ...] = ()) -> Table:

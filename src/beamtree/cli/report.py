@@ -1,0 +1,48 @@
+"""`beamtree report`: tables of runs in the paper's layout."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from beamtree import report
+from beamtree.runs import write_atomically
+
+EXAMPLE = (
+    "Examples: all runs of a folder; the same for a paper\n\n"
+    "  beamtree report runs\n\n"
+    "  beamtree report runs/listops --latex --out table.tex"
+)
+
+
+def report_command(
+    folders: Annotated[list[str], typer.Argument(metavar="RUNS...", help="Folders of runs, or folders with such.")],
+    latex: Annotated[bool, typer.Option("--latex", help="Write LaTeX, not Markdown.")] = False,
+    mean: Annotated[bool, typer.Option("--mean", help="Mean and standard deviation for ListOps too.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write into this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON and nothing else.")] = False,
+) -> None:
+    """Write tables of the runs' accuracies in the paper's layout, the paper's figures beside them.
+
+    Runs that differ in their seed alone are a line: of ListOps their median, of other tasks mean and standard
+    deviation. Runs that are not finished are named and left out.
+    """
+    if latex and as_json:
+        raise ValueError("--latex and --json do not go together: choose one")
+    if out is not None and not out.absolute().parent.is_dir():
+        raise ValueError(f"{out}: there is no folder {out.parent}: make it first")
+    found = report.find(folders)
+    tables = report.tables(found.runs, mean)
+    if as_json:
+        text = json.dumps({"tables": report.records(tables), "left_out": found.left_out}, indent=2, ensure_ascii=False)
+        text += "\n"
+    else:
+        text = report.latex(tables) if latex else report.markdown(tables)
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        write_atomically(out, text)
+        typer.echo(f"{out}: {len(tables)} {'table' if len(tables) == 1 else 'tables'} of {len(found.runs)} runs")
+    for why in found.left_out.values():
+        typer.echo(f"left out: {why}", err=True)
