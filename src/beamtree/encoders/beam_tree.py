@@ -21,15 +21,16 @@ from torch import Tensor, nn
 from beamtree import engine as engines
 from beamtree.beams import Beams, Encoding
 from beamtree.cells import GRC, Cell, TreeLSTM
-from beamtree.checks import check_choice, check_flag, check_inputs, check_integer, check_rate
+from beamtree.checks import check_choice, check_flag, check_integer, check_rate
 from beamtree.dropout import NodeDropout
+from beamtree.encoders.base import Encoder
 from beamtree.engine.base import Chart, Duplicates, Mix, Request
 
 CELLS: dict[str, type[Cell]] = {"grc": GRC, "lstm": TreeLSTM}
 
 
-class BeamTree(nn.Module):
-    """A beam tree encoder. `encoder(x, lengths)` takes x (B, N, D), right padded, and lengths (B,)."""
+class BeamTree(Encoder):
+    """A beam tree encoder."""
 
     def __init__(
         self,
@@ -57,35 +58,25 @@ class BeamTree(nn.Module):
         mix: None: plain top-k. "paper": OneSoft. "official": OneSoft as in the published code, which averages
             parents, states and choices separately.
         """
-        super().__init__()
-        check_integer("dim", dim, at_least=1)
+        super().__init__(dim, check_nan)
         check_integer("beam_size", beam_size, at_least=1)
         check_rate("dropout", dropout)
         check_flag("stochastic", stochastic)
-        check_flag("check_nan", check_nan)
         check_choice("engine", engine, ("auto", *engines.ENGINES))
         check_choice("duplicates", duplicates, ("keep", "drop", "merge"))
         check_choice("cell", cell, tuple(CELLS))
         if mix is not None:
             check_choice("mix", mix, ("paper", "official"))
-        self.dim, self.beam_size, self.stochastic, self.engine = dim, beam_size, stochastic, engine
-        self.duplicates, self.check_nan, self.mix = duplicates, check_nan, mix
+        self.beam_size, self.stochastic, self.engine = beam_size, stochastic, engine
+        self.duplicates, self.mix = duplicates, mix
         self.cell = CELLS[cell](dim, dropout)
         self.leaf = self.cell.leaf()
         self.scorer = nn.Linear(dim, 1)
 
-    def forward(
-        self,
-        x: Float[Tensor, "B N D"],
-        lengths: Int[Tensor, "B"],
-        generator: torch.Generator | None = None,
+    def encode(
+        self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], generator: torch.Generator | None
     ) -> Encoding:
-        """`generator` makes the noise and dropout of a training pass repeatable; without it they come from PyTorch's
-        global one."""
-        check_inputs(x, lengths, self.dim, self.scorer.weight, self.check_nan)
-        lengths = lengths.long()
-        padding = torch.arange(x.shape[1], device=x.device) >= lengths.unsqueeze(1)  # (B, N)
-        leaves = self.leaf(x.masked_fill(padding.unsqueeze(-1), 0))  # (B, N, S)
+        leaves = self.leaf(x)  # (B, N, S)
         if leaves.dtype in (torch.bfloat16, torch.float16):  # autocast: products in half precision, states in full
             leaves = leaves.float()
         dropout = None
