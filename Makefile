@@ -5,7 +5,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format types pytest test bench clean
+.PHONY: help setup demo lint format types pytest test bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -19,6 +19,13 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
 	@touch $@
+
+demo: setup  ## train a small model in minutes, test it on longer inputs than it was trained on, look at a tree
+	$(BIN)/beamtree train listops-tiny --out runs/demo
+	@echo; echo "On expressions of the training's kind, and on longer ones:"
+	$(BIN)/beamtree evaluate runs/demo
+	@echo; echo "What it reads in an expression:"
+	$(BIN)/beamtree parse runs/demo "[MAX 2 9 [MIN 4 7 ] 0 ]"
 
 lint: setup  ## check style and formatting
 	$(BIN)/ruff check .
