@@ -8,11 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 import real_files
+from beamtree.cli import app
+from beamtree.recipes import settings
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+UNNAMED = ("training.dev_batch", "training.bucket_factor")  # settings that the page can do without
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +55,23 @@ def test_commands_run():
         )
         assert run.returncode == 0, run.stderr
         assert ("reference" if quick else "listops") in run.stdout
+
+
+@pytest.mark.parametrize("page", [README, ROOT / "docs" / "training.md"], ids=lambda page: page.name)
+def test_commands_that_take_long_are_at_least_understood(page):
+    program = typer.main.get_command(app)
+    lines = [line.split(" #")[0] for block in blocks("sh", page) for line in block.splitlines()]
+    commands = [shlex.split(line)[1:] for line in lines if line.startswith("beamtree ")]
+    assert len(commands) >= 4
+    for name, *arguments in commands:
+        program.commands[name].make_context(name, arguments)  # raises if it does not know an option
+
+
+def test_the_settings_that_the_page_on_training_names_exist():
+    named = set(
+        re.findall(r"`((?:data|model|encoder|optimizer|training)\.\w+)`", (ROOT / "docs/training.md").read_text())
+    )
+    assert named == set(settings.keys(settings.Settings)) - {"recipe", "seed", *UNNAMED}
 
 
 def test_the_examples_of_the_page_on_data_run(monkeypatch):
