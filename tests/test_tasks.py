@@ -5,7 +5,8 @@ import torch
 from torch.nn import functional as F
 
 import beamtree
-from beamtree.data import Vocabulary
+from beamtree.data import Sample, Split, Vocabulary
+from beamtree.encoders.beam_tree import BeamTree
 from beamtree.tasks import Embedding, PairClassifier, TextClassifier
 
 
@@ -109,3 +110,37 @@ def test_it_memorises_a_few_samples():
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         text_model(**settings)
+
+
+def left_branching(tokens):
+    return beamtree.Tree.from_actions([0] * (len(tokens) - 1), tokens)
+
+
+class ByTrees(BeamTree):
+    """Stands for an encoder that composes by given trees: it notes what it was given."""
+
+    needs_trees = True
+
+    def forward(self, x, lengths, generator=None, trees=None):
+        self.given = trees
+        return super().forward(x, lengths, generator)
+
+
+@pytest.mark.parametrize("pairs", [False, True], ids=["texts", "pairs"])
+def test_an_encoder_that_needs_trees_is_given_those_of_the_batch(pairs):
+    texts = [("a", "b", "c"), ("d", "e", "f", "g")]
+    samples = [Sample(text, "0", text[::-1] if pairs else None) for text in texts]
+    split = Split.from_samples(samples, ("0", "1", "2"), gold=left_branching)
+    vocabulary = Vocabulary("abcdefg")
+    model = (PairClassifier if pairs else TextClassifier)(ByTrees(4, beam_size=1), len(vocabulary), 3)
+    model.read(split.batches(vocabulary, trees=True)[[1, 0]])
+    first = [texts[1], texts[0]]
+    expected = [*first, *(text[::-1] for text in first)] if pairs else first
+    assert list(model.encoder.given) == [left_branching(text) for text in expected]
+    assert split.batches(vocabulary)[[0]].trees is None
+
+
+def test_without_gold_trees_none_can_be_given():
+    split = Split.from_samples([Sample(("a", "b"), "x")], ("x", "y"))
+    with pytest.raises(ValueError, match="no gold trees"):
+        split.batches(Vocabulary(["a", "b"]), trees=True)[[0]]

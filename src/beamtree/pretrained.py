@@ -26,7 +26,9 @@ from torch import Tensor, nn
 from beamtree import runs
 from beamtree.checks import unknown
 from beamtree.data import imdb
-from beamtree.data.batching import Batches, Buckets, Ragged
+from beamtree.data.batching import Batch, Batches, Buckets, Ragged
+from beamtree.data.loading import TASKS
+from beamtree.data.split import GoldTree
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import tokenize
 from beamtree.encoders import encoder
@@ -103,7 +105,9 @@ class Pretrained(nn.Module, ModelHubMixin):
     def predict(self, texts: Sequence[str | tuple[str, str]]) -> list[Prediction]:
         """The label of each text; of each pair (text, text), if it is a model of pairs."""
         sides = [self._sides(text) for text in _listed(texts)]
-        rows = self._in_batches(sides, lambda _, batch: self.model.probabilities(self.model(*batch).logits).tolist())
+        rows = self._in_batches(
+            sides, lambda _, batch: self.model.probabilities(self.model.read(batch).logits).tolist()
+        )
         predictions = []
         for tokens, row in zip(sides, rows, strict=True):
             probabilities = dict(zip(self.labels, row, strict=True))
@@ -119,8 +123,8 @@ class Pretrained(nn.Module, ModelHubMixin):
         """The trees of many texts, as `parse` gives those of one."""
         sides: list[tuple[list[str], ...]] = [(self._tokens(text),) for text in _listed(texts)]
 
-        def parses(indices: list[int], batch: tuple[Tensor, ...]) -> list[list[Parse]]:
-            beams = self.model.encode(*batch).beams
+        def parses(indices: list[int], batch: Batch) -> list[list[Parse]]:
+            beams = self.model.encode(batch.tokens, batch.lengths, batch.trees).beams
             if beams is None:
                 raise ValueError(f"{self.config.settings.encoder.name} builds no trees: it can predict, not parse")
             trees = beams.distinct([sides[index][0] for index in indices])
@@ -184,6 +188,14 @@ class Pretrained(nn.Module, ModelHubMixin):
             raise ValueError(f"{_shortened(text)} does not fit: the model takes {wanted}")
         return tuple(self._tokens(side) for side in texts)
 
+    def _gold(self) -> GoldTree:
+        """How the task's gold trees are made, for an encoder that composes by them."""
+        task = TASKS.get(self.config.settings.data.task)
+        if task is None or task.gold is None:
+            name = self.config.settings.encoder.name
+            raise ValueError(f"{name} composes by gold trees, and there is no rule that gives those of new texts")
+        return task.gold
+
     def _tokens(self, text: str) -> list[str]:
         if not isinstance(text, str):
             raise ValueError(f"{_shortened(text)} is of type {type(text).__name__}: a text must be a string")
@@ -199,13 +211,15 @@ class Pretrained(nn.Module, ModelHubMixin):
         return found
 
     def _in_batches(
-        self, sides: list[tuple[list[str], ...]], compute: Callable[[list[int], tuple[Tensor, ...]], list[T]]
+        self, sides: list[tuple[list[str], ...]], compute: Callable[[list[int], Batch], list[T]]
     ) -> list[T]:
         """What `compute` gives for the samples of each batch, in the order of the samples."""
         if not sides:
             return []
         first, *second = (Ragged.from_sequences(map(self.vocabulary.ids, side)) for side in zip(*sides, strict=True))
-        batches = Batches(first, second=second[0] if second else None)
+        gold = self._gold() if self.model.needs_trees else None
+        trees = None if gold is None else (lambda index: tuple(map(gold, sides[index])))
+        batches = Batches(first, second=second[0] if second else None, trees=trees)
         buckets = Buckets(batches.lengths, _MAX_SAMPLES, _MAX_TOKENS_SQUARED, bucket_factor=len(sides), shuffle=False)
         found: dict[int, T] = {}
         training = self.model.training
@@ -213,9 +227,7 @@ class Pretrained(nn.Module, ModelHubMixin):
         try:
             with torch.inference_mode():
                 for chosen in buckets:
-                    batch = batches[chosen].to(self.device)
-                    tensors = (batch.tokens, batch.lengths, batch.second_tokens, batch.second_lengths)
-                    results = compute(chosen.tolist(), tuple(each for each in tensors if each is not None))
+                    results = compute(chosen.tolist(), batches[chosen].to(self.device))
                     found.update(zip(chosen.tolist(), results, strict=True))
         finally:
             self.model.train(training)

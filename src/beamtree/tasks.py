@@ -1,7 +1,7 @@
 """Heads: an encoder with embeddings before it and a classifier behind it, for texts and for pairs of them.
 
     model = TextClassifier(encoder("bt-grc", dim=128), vocabulary_size=len(vocabulary), classes=10, dropout=0.1)
-    out = model(batch.tokens, batch.lengths)
+    out = model.read(batch)                           # or model(tokens, lengths)
     model.loss(out.logits, batch.labels).backward()
     model.probabilities(out.logits), out.encoding.beams.trees()
 
@@ -9,6 +9,7 @@ The paper's: no projection between embedding and encoder, so that a word's vecto
 share one logit.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -18,7 +19,9 @@ from torch.nn import functional as F
 
 from beamtree.beams import Encoding
 from beamtree.checks import check_integer, check_rate
+from beamtree.data.batching import Batch
 from beamtree.data.vocabulary import Vocabulary
+from beamtree.trees import Tree
 
 
 class Embedding(nn.Module):
@@ -98,9 +101,24 @@ class Model(nn.Module):
         self.encoder = encoder
         self.head = Head(self.features * dim, dim if hidden is None else hidden, classes, dropout)
 
-    def encode(self, tokens: Int[Tensor, "B N"], lengths: Int[Tensor, "B"]) -> Encoding:
-        found: Encoding = self.encoder(self.dropout_in(self.embedding(tokens)), lengths)
+    @property
+    def needs_trees(self) -> bool:
+        """Whether the encoder must be given the trees to compose by."""
+        return bool(getattr(self.encoder, "needs_trees", False))
+
+    def encode(
+        self, tokens: Int[Tensor, "B N"], lengths: Int[Tensor, "B"], trees: Sequence[Tree] | None = None
+    ) -> Encoding:
+        given = {"trees": trees} if self.needs_trees else {}
+        found: Encoding = self.encoder(self.dropout_in(self.embedding(tokens)), lengths, **given)
         return found
+
+    def read(self, batch: Batch) -> Output:
+        """What the model says of a batch of data."""
+        sides = (batch.tokens, batch.lengths, batch.second_tokens, batch.second_lengths)
+        given = {"trees": batch.trees} if self.needs_trees else {}
+        output: Output = self(*(side for side in sides if side is not None), **given)
+        return output
 
     def loss(self, logits: Float[Tensor, "B L"], labels: Int[Tensor, "B"]) -> Float[Tensor, ""]:
         """The mean over the samples."""
@@ -124,8 +142,10 @@ class TextClassifier(Model):
 
     features = 1
 
-    def forward(self, tokens: Int[Tensor, "B N"], lengths: Int[Tensor, "B"]) -> Output:
-        encoding = self.encode(tokens, lengths)
+    def forward(
+        self, tokens: Int[Tensor, "B N"], lengths: Int[Tensor, "B"], trees: Sequence[Tree] | None = None
+    ) -> Output:
+        encoding = self.encode(tokens, lengths, trees)
         return Output(self.head(encoding.state), encoding)
 
 
@@ -140,9 +160,10 @@ class PairClassifier(Model):
         lengths: Int[Tensor, "B"],
         second_tokens: Int[Tensor, "B N"],
         second_lengths: Int[Tensor, "B"],
+        trees: Sequence[Tree] | None = None,
     ) -> Output:
         """Both sides are padded to one width, as `beamtree.data.Batch` has them: they are encoded as one batch."""
-        both = self.encode(torch.cat((tokens, second_tokens)), torch.cat((lengths, second_lengths)))
+        both = self.encode(torch.cat((tokens, second_tokens)), torch.cat((lengths, second_lengths)), trees)
         p, h = both.state.chunk(2)  # (B, D) each
         features = torch.cat((p, h, p * h, (p - h).abs()), dim=1)  # (B, 4D)
         return Output(self.head(features), both)

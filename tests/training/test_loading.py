@@ -11,7 +11,6 @@ from beamtree.data.batching import Batches, Buckets, Ragged
 from beamtree.encoders import encoder
 from beamtree.recipes.settings import DataSettings
 from beamtree.training.loading import Loader, part_of, prepare
-from beamtree.training.module import sides
 from toy_originals import ORIGINALS, write
 from training.toy_runs import toy_settings, write_data
 
@@ -46,7 +45,7 @@ def test_the_shares_of_all_devices_add_up_to_the_gradient_of_the_whole_step(coun
     def gradient(indices, weight=1.0):
         batch = batches[indices]
         model.zero_grad()
-        (weight * model.loss(model(*sides(batch)).logits, batch.labels)).backward()
+        (weight * model.loss(model.read(batch).logits, batch.labels)).backward()
         return torch.cat([torch.zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in model.parameters()])
 
     ranks = [list(loader) for loader in loaders(batches, micro_batch, accumulate, world_size)]

@@ -10,7 +10,7 @@ nothing; nor is one needed, as sending a batch between processes takes longer th
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
 from beamtree.checks import check_flag, check_integer
+from beamtree.trees import Tree
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +77,7 @@ class Batch:
     indices: Int[Tensor, "B"]  # the samples' places in the data: what else is known of them is found by these
     second_tokens: Int[Tensor, "B N"] | None = None
     second_lengths: Int[Tensor, "B"] | None = None
+    trees: tuple[Tree, ...] | None = None  # gold ones, if asked for; of pairs all first sides', then all second ones'
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -88,7 +90,7 @@ class Batch:
 
     def _tensors(self) -> list[tuple[str, Any]]:
         named = [(field.name, getattr(self, field.name)) for field in fields(self)]
-        return [(name, tensor) for name, tensor in named if tensor is not None]
+        return [(name, value) for name, value in named if isinstance(value, Tensor)]
 
 
 class Buckets(Sampler[np.ndarray]):
@@ -217,7 +219,9 @@ class Batches(Dataset[Batch]):
         labels: Sequence[int] | Integer[np.ndarray, "S"] | None = None,
         second: Ragged | None = None,
         pad: int = 0,
+        trees: Callable[[int], tuple[Tree, ...]] | None = None,
     ) -> None:
+        """`trees` gives the gold trees of a sample, one for each side, for batches that are to have them."""
         for name, side in (("tokens", tokens), ("second", second)):
             if side is not None and len(side) != len(tokens):
                 raise ValueError(f"{name} has {len(side)} samples and tokens {len(tokens)}: a pair has two sides")
@@ -229,7 +233,7 @@ class Batches(Dataset[Batch]):
                 f"labels is {self.labels.dtype} of shape {self.labels.shape}: it must be {len(tokens)} integers, "
                 "one for each sample"
             )
-        self.tokens, self.second, self.pad = tokens, second, pad
+        self.tokens, self.second, self.pad, self.trees = tokens, second, pad, trees
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -240,7 +244,11 @@ class Batches(Dataset[Batch]):
         return self.tokens.lengths if self.second is None else self.tokens.lengths + self.second.lengths + 1
 
     def __getitem__(self, indices: Sequence[int] | Integer[np.ndarray, "B"]) -> Batch:
-        return collate(self.tokens, indices, self.pad, labels=self.labels, second=self.second)
+        batch = collate(self.tokens, indices, self.pad, labels=self.labels, second=self.second)
+        if self.trees is None:
+            return batch
+        sides = zip(*map(self.trees, batch.indices.tolist()), strict=True)
+        return replace(batch, trees=tuple(tree for side in sides for tree in side))
 
 
 def collate(

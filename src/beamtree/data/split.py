@@ -114,12 +114,20 @@ class Split:
         counts = self.word_counts()
         return sum(n for word, n in counts.items() if word not in vocabulary) / max(counts.total(), 1)
 
-    def batches(self, vocabulary: Vocabulary) -> Batches:
-        """The split as ids of a vocabulary, ready for `Buckets` and a DataLoader."""
+    def batches(self, vocabulary: Vocabulary, trees: bool = False) -> Batches:
+        """The split as ids of a vocabulary, ready for `Buckets` and a DataLoader; with the gold trees if they are
+        asked for."""
         ids = vocabulary.lookup(self.words)
         first, second = (None if side is None else Ragged(ids[side.flat], side.offsets) for side in self._both())
         assert first is not None
-        return Batches(first, self.labels, second, pad=vocabulary.PAD)
+        return Batches(first, self.labels, second, pad=vocabulary.PAD, trees=self._trees if trees else None)
+
+    def _trees(self, index: int) -> tuple[Tree, ...]:
+        trees = (self.tree(index),) if self.second is None else (self.tree(index), self.second_tree(index))
+        found = tuple(tree for tree in trees if tree is not None)
+        if len(found) < len(trees):
+            raise ValueError("the data has no gold trees: use an encoder that finds its own")
+        return found
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything but the labels' names, as arrays that a cache can hold; `from_arrays` takes them back."""

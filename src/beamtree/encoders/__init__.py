@@ -10,7 +10,7 @@ from beamtree.checks import unknown
 from beamtree.encoders.beam_tree import BeamTree
 
 # In the paper's order. An entry fixes the arguments that make the model; all others are the user's.
-_ENCODERS: dict[str, partial[BeamTree]] = {
+_ENCODERS: dict[str, partial[Any]] = {
     "bt-grc": partial(BeamTree, cell="grc", mix=None),
     "bt-lstm": partial(BeamTree, cell="lstm", mix=None),
     "bt-grc-onesoft": partial(BeamTree, cell="grc", mix="paper"),
@@ -31,6 +31,12 @@ def options(name: str) -> list[str]:
     return [option for option in inspect.signature(make.func).parameters if option not in fixed]
 
 
+def needs_trees(name: str) -> bool:
+    """Whether an encoder must be given the trees to compose by."""
+    encoder: Any = _find(name).func
+    return bool(encoder.needs_trees)
+
+
 def encoder(name: str, **settings: Any) -> nn.Module:
     """A new encoder, for example `encoder("bt-grc", dim=128, beam_size=5, dropout=0.1)`."""
     make, known = _find(name), options(name)
@@ -42,7 +48,7 @@ def encoder(name: str, **settings: Any) -> nn.Module:
     return make(**settings)
 
 
-def _find(name: str) -> partial[BeamTree]:
+def _find(name: str) -> partial[Any]:
     if not isinstance(name, str) or name not in _ENCODERS:
         raise ValueError(unknown("encoder", name, encoders()))
     return _ENCODERS[name]

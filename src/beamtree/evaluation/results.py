@@ -139,7 +139,7 @@ def evaluate(
     max_samples: int = MAX_SAMPLES,
 ) -> Evaluation:
     """How a model does on a split, whose labels must be among its own. See `evaluate_model` for the rest."""
-    batches = with_labels(split, pretrained.labels).batches(pretrained.vocabulary)
+    batches = with_labels(split, pretrained.labels).batches(pretrained.vocabulary, pretrained.model.needs_trees)
     scores = evaluate_model(
         pretrained.model,
         batches,

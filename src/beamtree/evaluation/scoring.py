@@ -141,10 +141,7 @@ class _Scoring:
     def score(self, rows: Int[np.ndarray, "B"]) -> None:
         batch = self.batches[rows].to(self.device)
         assert batch.labels is not None
-        sides = [batch.tokens, batch.lengths]
-        if batch.second_tokens is not None and batch.second_lengths is not None:
-            sides += [batch.second_tokens, batch.second_lengths]
-        logits = self.model(*sides).logits
+        logits = self.model.read(batch).logits
         self.hit[batch.indices] = self.model.predictions(logits) == batch.labels
         self.losses[batch.indices] = _losses(self.model, logits, batch.labels).float()
 

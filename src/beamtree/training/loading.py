@@ -20,6 +20,7 @@ from beamtree.data.batching import Batch, Batches, Buckets, Ragged
 from beamtree.data.loading import Data, Roots, load
 from beamtree.data.task import Progress
 from beamtree.data.vocabulary import Vocabulary
+from beamtree.encoders import needs_trees
 from beamtree.recipes.settings import DataSettings, Settings
 from beamtree.runs import Config
 
@@ -53,6 +54,7 @@ def prepare(
             raise ValueError(f"{settings.data.task} has no split {split}, only {', '.join(data)}: training needs one")
     tests = _tests(data, settings.data, say)
     train = data[TRAIN]
+    trees = needs_trees(settings.encoder.name)
     vectors = matrix = None
     if settings.data.vectors is not None:
         vectors = word_vectors.load(settings.data.vectors, settings.model.dim, frozenset(train.words), roots)
@@ -64,8 +66,8 @@ def prepare(
         data,
         vocabulary,
         matrix,
-        train.batches(vocabulary),
-        data[DEV].batches(vocabulary),
+        train.batches(vocabulary, trees),
+        data[DEV].batches(vocabulary, trees),
         tests,
     )
 
@@ -102,7 +104,9 @@ def part_of(batches: Batches, rank: int, world_size: int) -> Batches:
     )
     assert first is not None
     labels = None if batches.labels is None else batches.labels[rank::world_size]
-    return Batches(first, labels, second, batches.pad)
+    gold = batches.trees
+    trees = None if gold is None else (lambda row: gold(rows[row]))
+    return Batches(first, labels, second, batches.pad, trees)
 
 
 @dataclass(frozen=True, eq=False)

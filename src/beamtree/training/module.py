@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import lightning.pytorch as L
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from beamtree.data.batching import Batch, Buckets
+from beamtree.data.batching import Buckets
 from beamtree.optim import Ranger
 from beamtree.recipes.settings import OptimizerSettings
 from beamtree.tasks import Model
@@ -87,7 +87,7 @@ class Training(L.LightningModule):
     def training_step(self, share: Share, index: int) -> Tensor:
         batch = share.batch
         assert batch.labels is not None
-        logits = self.model(*sides(batch)).logits
+        logits = self.model.read(batch).logits
         loss = self.model.loss(logits, batch.labels)
         if share.count:
             self.tally.add(loss, self.model.predictions(logits) == batch.labels)
@@ -104,11 +104,3 @@ class Training(L.LightningModule):
 def make_optimizer(parameters: list[Tensor], settings: OptimizerSettings) -> torch.optim.Optimizer:
     make = {"ranger": Ranger, "adamw": torch.optim.AdamW}[settings.name]
     return make(parameters, lr=settings.lr, weight_decay=settings.weight_decay)
-
-
-def sides(batch: Batch) -> list[Int[Tensor, "..."]]:
-    """What a model takes: tokens and lengths, of a pair those of both."""
-    found = [batch.tokens, batch.lengths]
-    if batch.second_tokens is not None and batch.second_lengths is not None:
-        found += [batch.second_tokens, batch.second_lengths]
-    return found

@@ -212,7 +212,7 @@ def _finish(
     runs.write_weights(folder, model)
 
     def scored(split: str) -> dict[str, Any]:
-        batches = materials.data[split].batches(materials.vocabulary)
+        batches = materials.data[split].batches(materials.vocabulary, model.needs_trees)
         return _summary(score(model, batches, device, screen, split))
 
     with _matrix_precision("32"):
