@@ -5,33 +5,22 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from beamtree.cells import GRC, TreeLSTM
-from beamtree.encoders.beam_tree import BeamTree
-
-# Their module names → ours, for the encoders around each cell.
-_BEAM_TREE = {
-    GRC: {
-        "word_linear": "leaf.0",
-        "LN": "leaf.1",
-        "treecell_layer.wcell1": "cell.expand",
-        "treecell_layer.wcell2": "cell.gates",
-        "treecell_layer.LN2": "cell.norm",
-        "decide_linear": "scorer",
-    },
-    TreeLSTM: {
-        "word_linear": "leaf",
-        "treecell_layer.comp_linear": "cell.gates",
-        "decide_linear": "scorer",
-    },
-}
+from beamtree.encoders.base import Encoder
 
 
 def official_names(encoder: nn.Module) -> dict[str, str]:
     """The published code's parameter names → this encoder's."""
-    if not isinstance(encoder, BeamTree):
+    known = encoder.official() if isinstance(encoder, Encoder) else {}
+    if not known:
         raise ValueError(f"no weights of the published code are known for {type(encoder).__name__}")
-    modules = _BEAM_TREE[type(encoder.cell)]
-    return {f"{theirs}.{kind}": f"{ours}.{kind}" for theirs, ours in modules.items() for kind in ("weight", "bias")}
+    own = [name for name, _ in encoder.named_parameters()]
+    names = {}
+    for theirs, ours in known.items():
+        if ours in own:
+            names[theirs] = ours
+        else:  # a module, with all its parameters
+            names |= {theirs + name.removeprefix(ours): name for name in own if name.startswith(f"{ours}.")}
+    return names
 
 
 def load_official(encoder: nn.Module, state_dict: Mapping[str, Tensor]) -> None:

@@ -3,6 +3,8 @@
 Letters: B batch, N length, D width of inputs and encodings, S width of a node's state (D, or 2D with a Tree-LSTM).
 """
 
+from typing import ClassVar
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -19,6 +21,7 @@ class Encoder(nn.Module):
     """
 
     needs_trees = False  # whether `forward` must be given the trees to compose by
+    OFFICIAL: ClassVar[dict[str, str]] = {}  # the published code's names of modules and parameters → ours
 
     def __init__(self, dim: int, check_nan: bool = False) -> None:
         """
@@ -48,6 +51,10 @@ class Encoder(nn.Module):
         check_inputs(x, lengths, self.dim, next(self.parameters()), self.check_nan)
         lengths = lengths.long()
         return x.masked_fill(~inside(lengths, x.shape[1]).unsqueeze(-1), 0), lengths
+
+    def official(self) -> dict[str, str]:
+        """The published code's names → ours, of all that has weights; see `beamtree.interop`."""
+        return self.OFFICIAL
 
     def encode(
         self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], generator: torch.Generator | None

@@ -27,6 +27,22 @@ from beamtree.encoders.base import Encoder
 from beamtree.engine.base import Chart, Duplicates, Mix, Request
 
 CELLS: dict[str, type[Cell]] = {"grc": GRC, "lstm": TreeLSTM}
+# The published code's names of modules → ours, for encoders that have a leaf transform, a cell and a scorer.
+OFFICIAL: dict[type[Cell], dict[str, str]] = {
+    GRC: {
+        "word_linear": "leaf.0",
+        "LN": "leaf.1",
+        "treecell_layer.wcell1": "cell.expand",
+        "treecell_layer.wcell2": "cell.gates",
+        "treecell_layer.LN2": "cell.norm",
+        "decide_linear": "scorer",
+    },
+    TreeLSTM: {
+        "word_linear": "leaf",
+        "treecell_layer.comp_linear": "cell.gates",
+        "decide_linear": "scorer",
+    },
+}
 
 
 class BeamTree(Encoder):
@@ -72,6 +88,9 @@ class BeamTree(Encoder):
         self.cell = CELLS[cell](dim, dropout)
         self.leaf = self.cell.leaf()
         self.scorer = nn.Linear(dim, 1)
+
+    def official(self) -> dict[str, str]:
+        return OFFICIAL[type(self.cell)]
 
     def encode(
         self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], generator: torch.Generator | None
