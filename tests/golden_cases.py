@@ -8,7 +8,10 @@ import torch
 from torch import Tensor, nn
 
 import beamtree
+from beamtree.encoders import options
 
+# Where ours differ by default, what makes them do as the published code does.
+OFFICIAL_WAYS = {"mix": "official", "scaling": "official", "masks": "official", "floor": "official"}
 FILES = sorted(Path(__file__).with_name("golden").glob("*.npz"))
 
 
@@ -27,7 +30,8 @@ class Golden:
     def encoder(self, engine: str = "auto") -> nn.Module:
         """A new encoder of the case's kind in float64, in the case's mode and without noise."""
         name = self.meta["encoder"].removesuffix("-beam2")
-        options = {"mix": "official"} if name == "bt-grc-onesoft" else {}
-        options |= {key: self.meta[key] for key in ("dim", "beam_size", "dropout")}
-        encoder = beamtree.encoder(name, stochastic=False, engine=engine, **options)
+        given = {key: self.meta[key] for key in ("dim", "beam_size", "dropout") if self.meta[key] is not None}
+        given |= {"slots": self.meta["memory_slots"], "stochastic": False, "engine": engine, **OFFICIAL_WAYS}
+        known = options(name)
+        encoder = beamtree.encoder(name, **{key: value for key, value in given.items() if key in known})
         return encoder.double().train(self.meta["mode"] == "train")

@@ -29,7 +29,8 @@ def load_official(encoder: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
     own = dict(encoder.named_parameters())
     weights = {name: torch.as_tensor(value) for name, value in state_dict.items()}  # numpy arrays will do
     problems = [f"missing {name}" for name in names if name not in state_dict]
-    problems += [f"unexpected {name}" for name in state_dict if name not in names]
+    unused = encoder.OFFICIAL_UNUSED if isinstance(encoder, Encoder) else ()
+    problems += [f"unexpected {name}" for name in state_dict if name not in names and name not in unused]
     for theirs, ours in names.items():
         if theirs in weights and tuple(weights[theirs].shape) != tuple(own[ours].shape):
             problems.append(

@@ -36,7 +36,7 @@ class SoftTopK(NamedTuple):
 
 def plain_topk(scores: Float[Tensor, "*batch m"], k: int, *payloads: Tensor) -> TopK:
     """The k largest scores. Among equal scores the lowest index comes first, on every device."""
-    _check(scores, k, payloads)
+    check_scores(scores, k, payloads)
     return _take(scores, rank(scores.detach(), k), payloads)
 
 
@@ -45,7 +45,7 @@ def stochastic_topk(
 ) -> TopK:
     """k entries drawn without replacement from softmax(scores), by the largest Gumbel-perturbed scores
     (Kool et al. 2019). The returned scores are the unperturbed ones, in the order of the draw."""
-    _check(scores, k, payloads)
+    check_scores(scores, k, payloads)
     noise = gumbel(scores.shape, scores, generator)
     return _take(scores, (scores.detach() + noise).topk(k).indices, payloads)
 
@@ -57,7 +57,7 @@ def onesoft_topk(scores: Float[Tensor, "*batch m"], k: int, *payloads: Tensor, h
 
     With `hard` (for inference) it is the plain top-k.
     """
-    _check(scores, k, payloads)
+    check_scores(scores, k, payloads)
     for number, payload in enumerate(payloads):
         if not payload.is_floating_point():
             raise ValueError(f"payload {number} is {payload.dtype}: OneSoft averages payloads, pass floats")
@@ -121,7 +121,7 @@ def _mix(weights: Float[Tensor, "*batch m"], payload: Tensor) -> Tensor:
     return mixed.view(*weights.shape[:-1], 1, *payload.shape[weights.dim() :])
 
 
-def _check(scores: Tensor, k: int, payloads: tuple[Tensor, ...]) -> None:
+def check_scores(scores: Tensor, k: int, payloads: tuple[Tensor, ...]) -> None:
     if not scores.is_floating_point() or scores.dim() == 0:
         kind = f"of {scores.dtype} and shape {tuple(scores.shape)}"
         raise ValueError(f"scores are {kind}: they must be floats of shape (…, m)")

@@ -74,7 +74,8 @@ def test_no_file_has_a_key_or_a_split_that_there_is_not(recipe: str, all_encoder
 def test_the_encoders_of_a_file_are_those_of_the_paper_in_its_order(recipe: str, all_encoders: None) -> None:
     found = [encoder for encoder in recipes._read(recipe)["encoders"] if encoder != "ndr"]
     assert found == [encoder for encoder in ENCODERS if encoder in found]
-    assert set(beamtree.encoders()) <= set(found)
+    # NDR is tried on depth alone, and gold trees are there for formal languages alone.
+    assert set(beamtree.encoders()) - {"ndr", "gold-tree-grc"} <= set(found)
 
 
 @EVERY_RECIPE

@@ -8,15 +8,37 @@ from torch import nn
 
 from beamtree.checks import unknown
 from beamtree.encoders.beam_tree import BeamTree
+from beamtree.encoders.bsrp import BSRP
+from beamtree.encoders.crvnn import CRvNN
+from beamtree.encoders.cyk import CYK
+from beamtree.encoders.given_tree import BalancedTree, GoldTree, RandomTree
+from beamtree.encoders.gumbel_tree import GumbelTree
+from beamtree.encoders.ndr import NDR
+from beamtree.encoders.ordered_memory import OrderedMemory
+from beamtree.encoders.recurrent import Recurrent
+from beamtree.encoders.soft_beam_tree import SoftBeamTree
 
 # In the paper's order. An entry fixes the arguments that make the model; all others are the user's.
 _ENCODERS: dict[str, partial[Any]] = {
+    "recurrent-grc": partial(Recurrent),
+    "gold-tree-grc": partial(GoldTree),
+    "balanced-tree-grc": partial(BalancedTree),
+    "random-tree-grc": partial(RandomTree),
+    "gumbel-tree-grc": partial(GumbelTree, cell="grc", samples=1, weighted=False, noise_at_test=False),
+    "gumbel-tree-lstm": partial(GumbelTree, cell="lstm", samples=1, weighted=False, noise_at_test=False),
+    "mc-gumbel-tree-grc": partial(GumbelTree, cell="grc", samples=5, noise_at_test=True),
+    "cyk-grc": partial(CYK),
+    "ordered-memory": partial(OrderedMemory),
+    "crvnn": partial(CRvNN),
+    "bsrp-grc": partial(BSRP),
+    "ndr": partial(NDR),
     "bt-grc": partial(BeamTree, cell="grc", mix=None),
     "bt-lstm": partial(BeamTree, cell="lstm", mix=None),
     "bt-grc-onesoft": partial(BeamTree, cell="grc", mix="paper"),
+    "bt-grc-soft": partial(SoftBeamTree),
 }
 # Fixed arguments that are nevertheless a user's to change.
-_OPEN: dict[str, tuple[str, ...]] = {"bt-grc-onesoft": ("mix",)}
+_OPEN: dict[str, tuple[str, ...]] = {"bt-grc-onesoft": ("mix",), "mc-gumbel-tree-grc": ("samples",)}
 
 
 def encoders() -> list[str]:

@@ -22,6 +22,7 @@ class Encoder(nn.Module):
 
     needs_trees = False  # whether `forward` must be given the trees to compose by
     OFFICIAL: ClassVar[dict[str, str]] = {}  # the published code's names of modules and parameters → ours
+    OFFICIAL_UNUSED: ClassVar[tuple[str, ...]] = ()  # and those that have no part in the encoding
 
     def __init__(self, dim: int, check_nan: bool = False) -> None:
         """

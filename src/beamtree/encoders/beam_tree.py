@@ -107,13 +107,20 @@ class BeamTree(Encoder):
             self.cell,
             self.scorer,
             self.beam_size,
-            soft=self.mix if self.training else None,
+            soft=self._mix_now(),
             stochastic=self.training and self.stochastic,
             duplicates=self.duplicates,
             dropout=dropout,
             generator=generator,
         )
-        return self._finish(engines.encode(request, self.engine), lengths)
+        return self._finish(self._search(request), lengths)
+
+    def _mix_now(self) -> Mix | None:
+        """OneSoft is for training; at inference it is the plain top-k."""
+        return self.mix if self.training else None
+
+    def _search(self, request: Request) -> Chart:
+        return engines.encode(request, self.engine)
 
     def _finish(self, chart: Chart, lengths: Int[Tensor, "B"]) -> Encoding:
         """Order the beams and average their roots."""

@@ -13,7 +13,7 @@ from beamtree.cells import GRC
 from beamtree.engine import replay, soft_replay
 from beamtree.engine.adjoint import adjoint
 from beamtree.engine.base import Chart, Noise, Request
-from beamtree.engine.fused import soft, workspaces
+from beamtree.engine.fused import chain, soft, workspaces
 from beamtree.engine.fused.compose import COMPOSE
 from beamtree.engine.fused.gradient import FusedGRCAdjoint
 from beamtree.engine.fused.workspaces import padded_length, workspace
@@ -46,6 +46,7 @@ def release() -> None:
     """Give back all memory that no pass under way holds."""
     workspaces.release()
     soft.release()
+    chain.release()
 
 
 def encode(request: Request) -> Chart:

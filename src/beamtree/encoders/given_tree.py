@@ -1,0 +1,152 @@
+"""Composition by trees that nobody has to find (baselines of Ray Chowdhury & Caragea, *Beam Tree Recursive Cells*,
+ICML 2023, after Shi et al., *On Tree-Based Neural Sentence Modeling*, EMNLP 2018).
+
+The states of a tree's leaves are h_i = LN(x_i W + b), that of a constituent is R(left child, right child), and the
+encoding is that of the root. What differs is where the tree comes from:
+
+    balanced   neighbours are joined in pairs, then the pairs in pairs; at each round an odd one out at the end waits
+    random     any two neighbours are joined, all with the same probability, until one is left: a new tree each time,
+               at inference too
+    gold       from the user
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from beamtree.beams import Beams, Encoding
+from beamtree.cells import GRC
+from beamtree.checks import check_rate
+from beamtree.dropout import NodeDropout
+from beamtree.encoders.base import Encoder
+from beamtree.engine.levels import Merges, compose, from_times, from_trees
+from beamtree.trees import Tree
+
+
+class GivenTree(Encoder):
+    """An encoder that composes by trees given beforehand. A subclass says which."""
+
+    # Module names of the published code → ours.
+    OFFICIAL: ClassVar[dict[str, str]] = {
+        "word_linear": "leaf.0",
+        "LN": "leaf.1",
+        "treecell_layer.wcell1": "cell.expand",
+        "treecell_layer.wcell2": "cell.gates",
+        "treecell_layer.LN2": "cell.norm",
+    }
+
+    def __init__(self, dim: int, dropout: float = 0.0, check_nan: bool = False) -> None:
+        """
+        dim: width D of inputs and encodings.
+        dropout: inside the cell.
+        check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
+        """
+        super().__init__(dim, check_nan)
+        check_rate("dropout", dropout)
+        self.cell = GRC(dim, dropout)
+        self.leaf = self.cell.leaf()
+
+    def compose(
+        self,
+        x: Float[Tensor, "B N D"],
+        lengths: Int[Tensor, "B"],
+        merges: Merges,
+        generator: torch.Generator | None,
+    ) -> Encoding:
+        """The encoding by these trees; `lengths` on the host."""
+        B, N, _ = x.shape
+        leaves = self.leaf(x)  # (B, N, D)
+        if leaves.dtype in (torch.bfloat16, torch.float16):  # autocast: products in half precision, states in full
+            leaves = leaves.float()
+        dropout = None
+        if self.training and self.cell.dropout > 0:
+            dropout = NodeDropout(self.cell.dropout, self.cell.mask_dim, leaves, generator)
+        chart = compose(leaves, lengths, merges, self.cell, dropout)
+        lengths = lengths.to(x.device)
+        first = torch.arange(0, B * N, N, device=x.device).view(B, 1)
+        root = torch.cat((first, chart.nodes.squeeze(1)), dim=1).gather(1, lengths.unsqueeze(1) - 1)  # (B, 1)
+        state = chart.store.index_select(0, root.squeeze(1))  # (B, D)
+        return Encoding(state, Beams(chart.scores, chart, lengths, self.dim))
+
+
+class BalancedTree(GivenTree):
+    """`balanced-tree-grc`."""
+
+    OFFICIAL: ClassVar[dict[str, str]] = {
+        theirs.replace("treecell_layer", "tree_cell"): ours for theirs, ours in GivenTree.OFFICIAL.items()
+    }
+
+    def encode(
+        self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], generator: torch.Generator | None
+    ) -> Encoding:
+        B, N, _ = x.shape
+        # In the first round the leaves 0 and 1, 2 and 3, … are joined, in the second 1 and 2, 5 and 6, …: the round of
+        # i and i+1 is the number of times that i+1 can be halved, however long the sample.
+        after = torch.arange(1, N)
+        rounds = (after & -after).expand(B, -1)  # 2 to that power
+        lengths = lengths.cpu()
+        return self.compose(x, lengths, from_times(rounds, lengths), generator)
+
+
+class RandomTree(GivenTree):
+    """`random-tree-grc`. Uniform over the orders of merges, which makes bushy trees more probable than chains; under
+    the same `generator` or seed, and for the same shape of x, the trees are the same."""
+
+    def encode(
+        self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], generator: torch.Generator | None
+    ) -> Encoding:
+        B, N, _ = x.shape
+        # To pick any two neighbours again and again is to have them all wait for a random time. In float64 no two
+        # times are equal.
+        times = torch.rand(B, N - 1, dtype=torch.float64, device=x.device, generator=generator).cpu()
+        lengths = lengths.cpu()
+        return self.compose(x, lengths, from_times(times, lengths), generator)
+
+
+class GoldTree(GivenTree):
+    """`gold-tree-grc`. The root is always composed; the published code leaves it out for all but the longest samples
+    of a batch.
+
+    >>> x, lengths = torch.randn(2, 3, 8), torch.tensor([3, 2])
+    >>> GoldTree(dim=8)(x, lengths, trees=["(a (b c))", "(d e)"]).state.shape
+    torch.Size([2, 8])
+    """
+
+    needs_trees = True
+
+    def forward(
+        self,
+        x: Float[Tensor, "B N D"],
+        lengths: Int[Tensor, "B"],
+        generator: torch.Generator | None = None,
+        trees: Sequence[Tree | str] | None = None,
+    ) -> Encoding:
+        """`trees`: for each sample its tree, or brackets as `Tree.parse` reads them, over as many leaves as it has."""
+        x, lengths = self.checked(x, lengths)
+        lengths = lengths.cpu()
+        return self.compose(x, lengths, from_trees(_checked(trees, lengths.tolist()), x.shape[1]), generator)
+
+
+def _checked(trees: Sequence[Tree | str] | None, lengths: list[int]) -> list[Tree]:
+    """The trees, if there is one of the right size for each sample."""
+    if trees is None or isinstance(trees, (str, Tree)):
+        given = "no trees" if trees is None else "one tree"
+        raise ValueError(f"got {given}: gold-tree-grc needs trees=[…], a Tree or brackets for each of its samples")
+    if len(trees) != len(lengths):
+        raise ValueError(f"got {len(trees)} trees for {len(lengths)} samples: each sample needs one")
+    checked = []
+    for sample, (tree, length) in enumerate(zip(trees, lengths, strict=True)):
+        if isinstance(tree, str):
+            try:
+                tree = Tree.parse(tree)
+            except ValueError as error:
+                raise ValueError(f"trees[{sample}]: {error}") from None
+        if not isinstance(tree, Tree):
+            raise ValueError(f"trees[{sample}] is of type {type(tree).__name__}: it must be a Tree, or brackets")
+        if len(tree) != length:
+            raise ValueError(f"trees[{sample}] has {len(tree)} leaves and its sample {length}: they must be as many")
+        checked.append(tree)
+    return checked

@@ -1,0 +1,133 @@
+"""Gumbel-Tree (Choi, Yoo & Lee, *Learning to Compose Task-Specific Tree Structures*, AAAI 2018), with the cells of
+Ray Chowdhury & Caragea, *Beam Tree Recursive Cells*, ICML 2023, and their Monte-Carlo form of it.
+
+Easy-first composition of one sampled tree. At each step all neighbours have a candidate parent P_j = R(h_j, h_{j+1}),
+and one of them is drawn with the straight-through Gumbel-softmax, at temperature 1:
+
+    y = softmax(score(P) + Gumbel noise) ,    s = one-hot(argmax y) + y − stop(y)
+    h_j ← s_j · P_j + (1 − cum_j) · h_j + (cum_j − s_j) · h_{j+1} ,    cum the running sum of s ,
+
+until one state is left: the encoding. At test there is no noise, and the best candidate is taken.
+
+Monte-Carlo Gumbel-Tree draws several trees, at test as well, and averages their encodings. The published code weights
+them by softmax(a), a the log-probability of a tree's draws, which the paper does not say; `weighted` does that.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from beamtree.beams import Beams, Encoding
+from beamtree.cells import TreeLSTM
+from beamtree.checks import check_choice, check_flag, check_integer, check_rate
+from beamtree.dropout import NodeDropout
+from beamtree.encoders import beam_tree
+from beamtree.encoders.base import Encoder
+from beamtree.encoders.beam_tree import CELLS
+from beamtree.engine import straight_through, straight_through_reference
+from beamtree.engine.base import Chart, Request
+
+# The published code's names of modules → ours, for each cell.
+OFFICIAL = beam_tree.OFFICIAL | {
+    TreeLSTM: {
+        "word_linear": "leaf",
+        "treelstm_layer.comp_linear": "cell.gates",
+        "decide_linear": "scorer",
+    },
+}
+ENGINES: dict[str, Callable[[Request], Chart]] = {
+    "auto": straight_through.encode,
+    "reference": straight_through_reference.encode,
+    "torch": straight_through.encode,
+}
+
+
+class GumbelTree(Encoder):
+    """A Gumbel-Tree encoder. Its beams are the sampled trees, most probable first."""
+
+    def __init__(
+        self,
+        dim: int,
+        samples: int = 1,
+        dropout: float = 0.0,
+        stochastic: bool = True,
+        weighted: bool = False,
+        engine: str = "auto",
+        check_nan: bool = False,
+        *,
+        cell: Literal["grc", "lstm"] = "grc",
+        noise_at_test: bool = False,
+    ) -> None:
+        """
+        dim: width D of inputs and encodings.
+        samples: K, the number of trees that are drawn for each input.
+        dropout: inside the cell; a node keeps its mask (see `beamtree.dropout`), and has the same in every sample.
+        stochastic: whether there is noise at all; without it the best candidate is always taken.
+        weighted: average the samples by their probabilities, as the published code does, instead of evenly.
+        engine: "auto", "torch" or "reference".
+        check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
+        cell: R, "grc" or "lstm".
+        noise_at_test: draw at test too, as Monte-Carlo needs it.
+        """
+        super().__init__(dim, check_nan)
+        check_integer("samples", samples, at_least=1)
+        check_rate("dropout", dropout)
+        check_flag("stochastic", stochastic)
+        check_flag("weighted", weighted)
+        check_choice("engine", engine, tuple(ENGINES))
+        check_choice("cell", cell, tuple(CELLS))
+        check_flag("noise_at_test", noise_at_test)
+        self.samples, self.stochastic, self.weighted = samples, stochastic, weighted
+        self.engine, self.noise_at_test = engine, noise_at_test
+        self.cell = CELLS[cell](dim, dropout)
+        self.leaf = self.cell.leaf()
+        self.scorer = nn.Linear(dim, 1)
+
+    def official(self) -> dict[str, str]:
+        return OFFICIAL[type(self.cell)]
+
+    def encode(
+        self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], generator: torch.Generator | None
+    ) -> Encoding:
+        leaves = self.leaf(x)  # (B, N, S)
+        if leaves.dtype in (torch.bfloat16, torch.float16):  # autocast: products in half precision, states in full
+            leaves = leaves.float()
+        dropout = None
+        if self.training and self.cell.dropout > 0:
+            dropout = NodeDropout(self.cell.dropout, self.cell.mask_dim, leaves, generator)
+        request = Request(
+            leaves,
+            lengths,
+            self.cell,
+            self.scorer,
+            self.samples,
+            stochastic=self.stochastic and (self.training or self.noise_at_test),
+            dropout=dropout,
+            generator=generator,
+        )
+        return self._finish(ENGINES[self.engine](request), lengths)
+
+    def _finish(self, chart: Chart, lengths: Int[Tensor, "B"]) -> Encoding:
+        """Order the samples by their probability and average their roots. The beams' log-probabilities are the weights
+        of that average, so they are equal unless it is `weighted`; what a sample's draws had is in the chart."""
+        order = chart.scores.detach().sort(dim=1, descending=True, stable=True).indices  # (B, K)
+        batch = torch.arange(len(order), device=order.device).unsqueeze(1)
+        fields = (chart.scores, chart.actions, chart.nodes, chart.spans)
+        chart = Chart(chart.store, *(field[batch, order] for field in fields))
+        scores = chart.scores if self.weighted else torch.zeros_like(chart.scores)
+        log_probs = scores.log_softmax(1)  # (B, K)
+        beams = Beams(log_probs, chart, lengths, self.dim)
+        return Encoding((log_probs.exp().unsqueeze(-1) * self._roots(chart, lengths)).sum(1), beams)
+
+    def _roots(self, chart: Chart, lengths: Int[Tensor, "B"]) -> Float[Tensor, "B K D"]:
+        """The state that covers the whole input: its last merge, or its only leaf."""
+        B, K, M = chart.nodes.shape
+        leaf = torch.arange(0, B * (M + 1), M + 1, device=lengths.device).view(B, 1, 1).expand(B, K, 1)
+        rows = torch.cat((leaf, chart.nodes), dim=2).gather(2, (lengths - 1).view(B, 1, 1).expand(B, K, 1))
+        return chart.store.index_select(0, rows.flatten()).view(B, K, -1)[..., : self.dim]
+
+    def extra_repr(self) -> str:
+        return f"samples={self.samples}, stochastic={self.stochastic}, weighted={self.weighted}, engine={self.engine!r}"
