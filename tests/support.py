@@ -6,6 +6,7 @@ import torch
 
 import beamtree
 
+BEAM_TREES = ["bt-grc", "bt-lstm", "bt-grc-onesoft"]  # the encoders that all engines compute
 ENCODERS = [
     ("bt-grc", {}),
     ("bt-lstm", {}),

@@ -10,6 +10,7 @@ from torch.testing import assert_close
 
 import beamtree
 from beamtree.cells import GRC, Cell, TreeLSTM
+from support import BEAM_TREES
 
 CELLS = [GRC, TreeLSTM]
 DIM = 6
@@ -91,7 +92,7 @@ def test_a_leaf_of_a_tree_lstm_is_a_linear_map() -> None:
     assert_close(leaf(x), x @ leaf.weight.T + leaf.bias)
 
 
-@pytest.mark.parametrize("name", beamtree.encoders())
+@pytest.mark.parametrize("name", BEAM_TREES)
 def test_weights_begin_as_in_pytorch_but_for_the_tree_lstms(name: str) -> None:
     """Linear: uniform within ±1/√fan_in, weight and bias. LayerNorm: 1 and 0. Tree-LSTM: orthogonal and 0."""
     torch.manual_seed(0)
@@ -137,7 +138,7 @@ def test_dropout_is_off_in_eval(kind: type[Cell]) -> None:
 
 
 @pytest.mark.parametrize("engine", ["reference", "torch"])
-@pytest.mark.parametrize("name", beamtree.encoders())
+@pytest.mark.parametrize("name", BEAM_TREES)
 def test_an_encoder_drops_only_while_it_trains(name: str, engine: str) -> None:
     torch.manual_seed(0)
     x, lengths = torch.randn(2, 6, DIM), torch.tensor([6, 4])

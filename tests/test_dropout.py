@@ -9,6 +9,7 @@ from torch.testing import assert_close
 
 import beamtree
 from beamtree.dropout import NodeDropout
+from support import BEAM_TREES
 
 NODES, WIDTH = 2000, 64
 # Standard deviations: of two million honest numbers one lies further out.
@@ -111,7 +112,7 @@ def test_without_a_generator_the_global_seed_repeats_the_masks() -> None:
     assert not second.equal(first)
 
 
-@pytest.mark.parametrize("name", beamtree.encoders())
+@pytest.mark.parametrize("name", BEAM_TREES)
 def test_every_engine_sees_the_same_masks_and_repeats_them(name: str) -> None:
     """With a generator they depend on it alone; the encoding and all gradients come out the same."""
     torch.manual_seed(0)

@@ -9,6 +9,7 @@ mode without gradients. A factor is worth something only between numbers of one 
 
 import importlib.util
 import itertools
+import math
 import re
 import statistics
 import time
@@ -21,8 +22,9 @@ from torch import Tensor
 
 from beamtree.bench_memory import available_bytes, is_out_of_memory, peak_bytes, release_memory, watch_saved
 from beamtree.checks import check_choice, check_integer, check_rate
-from beamtree.encoders import encoder, encoders
+from beamtree.encoders import encoder, encoders, options
 from beamtree.engine import ENGINES
+from beamtree.trees import Tree
 
 AUTO, REFERENCE = "auto", "reference"
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16-autocast": torch.float32}  # of the weights
@@ -193,19 +195,35 @@ def why_not(error: Exception) -> str | None:
     return f"cannot: {found[1]}" if found else None
 
 
+def make_encoder(case: Case) -> Any:
+    """With those of the case's settings that the encoder has."""
+    known = options(case.encoder)
+    given: dict[str, Any] = {"dim": case.dim, "beam_size": case.beam_size, "dropout": case.dropout}
+    given["heads"] = math.gcd(case.dim, 16)  # NDR's, which divide the width
+    if "engine" in known:
+        try:
+            encoder(case.encoder, dim=1, engine=case.engine)
+        except ValueError as error:
+            raise ValueError(f"engine '{case.engine}' cannot do this: {error}; engine 'auto' can") from None
+        given["engine"] = case.engine
+    elif case.engine == REFERENCE:
+        raise ValueError("engine 'reference' cannot do this: it has no reference engine; engine 'auto' can")
+    return encoder(case.encoder, **{name: value for name, value in given.items() if name in known})
+
+
 def _measure(case: Case, repeats: int, budget: float) -> Result:
     torch.manual_seed(case.seed)  # the same weights, inputs and noise for every engine
     dtype, half = DTYPES[case.dtype], case.dtype == "bfloat16-autocast"
-    model = encoder(case.encoder, dim=case.dim, beam_size=case.beam_size, dropout=case.dropout, engine=case.engine).to(
-        case.device, dtype
-    )
+    model = make_encoder(case).to(case.device, dtype)
     x = torch.randn(case.batch_size, case.length, case.dim, dtype=dtype).to(case.device).requires_grad_()  # (B, N, D)
     known = [*model.parameters(), x]
 
     def forward(x: Tensor) -> Tensor:
         lengths = torch.full((len(x),), x.shape[1], device=x.device)
+        # Trees that lean to the left, as those of ListOps do within a list.
+        given = {"trees": [Tree.from_actions([0] * (x.shape[1] - 1))] * len(x)} if model.needs_trees else {}
         with torch.autocast(case.device, torch.bfloat16, enabled=half):
-            return model(x, lengths).state.sin().sum()
+            return model(x, lengths, **given).state.sin().sum()
 
     def train_step() -> None:
         for tensor in known:

@@ -88,7 +88,7 @@ def test_version():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-e", "bt-gcr"], "did you mean 'bt-grc'?); known: bt-grc, "),
+        (["-e", "bt-gcr"], "did you mean 'bt-grc'?); known: recurrent-grc, "),
         (["--engine", "warp"], "known: auto, reference, torch"),
         (["--engine", "triton"], "'triton' needs a CUDA device, not cpu"),
         (["--table", "sped"], "did you mean 'speed'?); known: speed, batched, scaling"),
@@ -181,7 +181,7 @@ def test_the_other_tables_show_time_and_memory(table, small_tables, monkeypatch)
     for text in ("train", "inference", "500 ms", "100 ms", "1.00 MiB", "1.00 GiB", bench_tables.TABLES[table].title):
         assert text in result.stdout
     assert "paper" not in result.stdout
-    shown = {line.split()[0] for line in result.stdout.splitlines() if line.startswith("bt-")}
+    shown = {line.split()[0] for line in result.stdout.splitlines() if line.startswith(tuple(encoders()))}
     assert shown == ({"bt-grc"} if table == "scaling" else set(encoders()))
 
 
