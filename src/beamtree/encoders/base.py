@@ -10,7 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from beamtree.beams import Encoding
+from beamtree.cells import Cell
 from beamtree.checks import check_flag, check_inputs, check_integer
+from beamtree.dropout import NodeDropout
 
 
 class Encoder(nn.Module):
@@ -66,3 +68,15 @@ class Encoder(nn.Module):
 def inside(lengths: Int[Tensor, "B"], width: int) -> Tensor:
     """Which of `width` places belong to each sample, (B, width): the others are padding."""
     return torch.arange(width, device=lengths.device) < lengths.unsqueeze(1)
+
+
+def in_full(states: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Under autocast products are in half precision; states are not."""
+    return states.float() if states.dtype in (torch.bfloat16, torch.float16) else states
+
+
+def node_dropout(cell: Cell, leaves: Float[Tensor, "*shape"], generator: torch.Generator | None) -> NodeDropout | None:
+    """The masks of a cell's nodes for one pass; None where nothing is dropped."""
+    if not cell.training or cell.dropout == 0:
+        return None
+    return NodeDropout(cell.dropout, cell.mask_dim, leaves, generator)

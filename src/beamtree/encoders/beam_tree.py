@@ -22,8 +22,7 @@ from beamtree import engine as engines
 from beamtree.beams import Beams, Encoding
 from beamtree.cells import GRC, Cell, TreeLSTM
 from beamtree.checks import check_choice, check_flag, check_integer, check_rate
-from beamtree.dropout import NodeDropout
-from beamtree.encoders.base import Encoder
+from beamtree.encoders.base import Encoder, in_full, node_dropout
 from beamtree.engine.base import Chart, Duplicates, Mix, Request
 
 CELLS: dict[str, type[Cell]] = {"grc": GRC, "lstm": TreeLSTM}
@@ -95,12 +94,8 @@ class BeamTree(Encoder):
     def encode(
         self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], generator: torch.Generator | None
     ) -> Encoding:
-        leaves = self.leaf(x)  # (B, N, S)
-        if leaves.dtype in (torch.bfloat16, torch.float16):  # autocast: products in half precision, states in full
-            leaves = leaves.float()
-        dropout = None
-        if self.training and self.cell.dropout > 0:
-            dropout = NodeDropout(self.cell.dropout, self.cell.mask_dim, leaves, generator)
+        leaves = in_full(self.leaf(x))  # (B, N, S)
+        dropout = node_dropout(self.cell, leaves, generator)
         request = Request(
             leaves,
             lengths,

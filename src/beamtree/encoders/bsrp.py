@@ -32,8 +32,7 @@ from torch.nn import functional as F
 from beamtree.beams import Beams, Encoding
 from beamtree.cells import GRC
 from beamtree.checks import check_integer, check_rate
-from beamtree.dropout import NodeDropout
-from beamtree.encoders.base import Encoder
+from beamtree.encoders.base import Encoder, in_full, node_dropout
 from beamtree.engine.adjoint import adjoint
 from beamtree.engine.base import Chart, Request
 from beamtree.engine.lineage import along, slots_after
@@ -80,10 +79,8 @@ class BSRP(Encoder):
     def encode(
         self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], generator: torch.Generator | None
     ) -> Encoding:
-        leaves = self.leaf(x).to(torch.promote_types(x.dtype, torch.float32))  # full precision under autocast
-        dropout = None
-        if self.training and self.cell.dropout > 0:
-            dropout = NodeDropout(self.cell.dropout, self.cell.mask_dim, leaves, generator)
+        leaves = in_full(self.leaf(x))  # (B, N, D)
+        dropout = node_dropout(self.cell, leaves, generator)
         request = Request(leaves, lengths, self.cell, self.scorer, self.beam_size, dropout=dropout)
         found = self._search(request)
         store, row = replay(request, found)

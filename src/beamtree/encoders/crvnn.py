@@ -33,7 +33,7 @@ from beamtree.beams import Beams, Encoding
 from beamtree.cells import GRC
 from beamtree.checks import check_choice, check_flag, check_rate
 from beamtree.dropout import NodeDropout
-from beamtree.encoders.base import Encoder, inside
+from beamtree.encoders.base import Encoder, inside, node_dropout
 from beamtree.encoders.boundaries import close, one_beam
 
 # exp(s) is taken in float64, where up to here there is no overflow, nor in the sum over all positions.
@@ -107,9 +107,7 @@ class CRvNN(Encoder):
         leaves = sequence.states[:, 1 : N + 1]  # (B, N, D)
         words = inside(lengths - 1, N + 1)  # not the last one, (B, N+1)
         may_go = F.pad(words, (1, 0))  # START may not either, (B, S)
-        dropout = None
-        if self.training and self.cell.dropout > 0:
-            dropout = NodeDropout(self.cell.dropout, self.cell.mask_dim, leaves, generator)
+        dropout = node_dropout(self.cell, leaves, generator)
         active = torch.ones_like(lengths, dtype=torch.bool)  # (B,)
         falls = Falls(sequence)
         for step in range(N):

@@ -25,7 +25,7 @@ from beamtree.bench_memory import available_bytes
 from beamtree.cells import GRC
 from beamtree.checks import check_choice, check_rate
 from beamtree.dropout import NodeDropout
-from beamtree.encoders.base import Encoder
+from beamtree.encoders.base import Encoder, in_full, node_dropout
 from beamtree.engine.adjoint import batch_size
 from beamtree.engine.autocast import Autocast
 from beamtree.engine.base import Chart
@@ -75,10 +75,8 @@ class CYK(Encoder):
     ) -> Encoding:
         spans = Spans(lengths, x.shape[1])
         self._check_memory(x, spans)
-        leaves = self.leaf(x).to(torch.promote_types(x.dtype, torch.float32))  # full precision under autocast
-        dropout = None
-        if self.training and self.cell.dropout > 0:
-            dropout = NodeDropout(self.cell.dropout, self.cell.mask_dim, leaves, generator)
+        leaves = in_full(self.leaf(x))  # (B, N, D)
+        dropout = node_dropout(self.cell, leaves, generator)
         if self.masks == "official":  # a state has one number more: how much of it is there
             leaves = nn.functional.pad(leaves, (0, 1), value=1)  # (B, N, D+1)
         weights = (*self.cell.parameters(), *self.scorer.parameters())

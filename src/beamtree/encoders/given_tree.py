@@ -20,8 +20,7 @@ from torch import Tensor
 from beamtree.beams import Beams, Encoding
 from beamtree.cells import GRC
 from beamtree.checks import check_rate
-from beamtree.dropout import NodeDropout
-from beamtree.encoders.base import Encoder
+from beamtree.encoders.base import Encoder, in_full, node_dropout
 from beamtree.engine.levels import Merges, compose, from_times, from_trees
 from beamtree.trees import Tree
 
@@ -58,12 +57,8 @@ class GivenTree(Encoder):
     ) -> Encoding:
         """The encoding by these trees; `lengths` on the host."""
         B, N, _ = x.shape
-        leaves = self.leaf(x)  # (B, N, D)
-        if leaves.dtype in (torch.bfloat16, torch.float16):  # autocast: products in half precision, states in full
-            leaves = leaves.float()
-        dropout = None
-        if self.training and self.cell.dropout > 0:
-            dropout = NodeDropout(self.cell.dropout, self.cell.mask_dim, leaves, generator)
+        leaves = in_full(self.leaf(x))  # (B, N, D)
+        dropout = node_dropout(self.cell, leaves, generator)
         chart = compose(leaves, lengths, merges, self.cell, dropout)
         lengths = lengths.to(x.device)
         first = torch.arange(0, B * N, N, device=x.device).view(B, 1)

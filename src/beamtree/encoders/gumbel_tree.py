@@ -23,9 +23,8 @@ from torch import Tensor, nn
 from beamtree.beams import Beams, Encoding
 from beamtree.cells import TreeLSTM
 from beamtree.checks import check_choice, check_flag, check_integer, check_rate
-from beamtree.dropout import NodeDropout
 from beamtree.encoders import beam_tree
-from beamtree.encoders.base import Encoder
+from beamtree.encoders.base import Encoder, in_full, node_dropout
 from beamtree.encoders.beam_tree import CELLS
 from beamtree.engine import straight_through, straight_through_reference
 from beamtree.engine.base import Chart, Request
@@ -92,12 +91,8 @@ class GumbelTree(Encoder):
     def encode(
         self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], generator: torch.Generator | None
     ) -> Encoding:
-        leaves = self.leaf(x)  # (B, N, S)
-        if leaves.dtype in (torch.bfloat16, torch.float16):  # autocast: products in half precision, states in full
-            leaves = leaves.float()
-        dropout = None
-        if self.training and self.cell.dropout > 0:
-            dropout = NodeDropout(self.cell.dropout, self.cell.mask_dim, leaves, generator)
+        leaves = in_full(self.leaf(x))  # (B, N, S)
+        dropout = node_dropout(self.cell, leaves, generator)
         request = Request(
             leaves,
             lengths,

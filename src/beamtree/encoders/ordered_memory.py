@@ -29,7 +29,7 @@ from torch.nn import functional as F
 from beamtree.beams import Beams, Encoding
 from beamtree.cells import GRC
 from beamtree.checks import check_integer, check_rate
-from beamtree.encoders.base import Encoder
+from beamtree.encoders.base import Encoder, in_full
 from beamtree.encoders.boundaries import close, one_beam
 
 aten = torch.ops.aten  # for PyTorch's own derivatives of GELU and LayerNorm
@@ -93,9 +93,7 @@ class OrderedMemory(Encoder):
     def encode(
         self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], generator: torch.Generator | None
     ) -> Encoding:
-        leaves = self.cell.norm(self.leaf(x.transpose(0, 1)))  # (N, B, D)
-        if leaves.dtype in (torch.bfloat16, torch.float16):  # autocast: products in half precision, states in full
-            leaves = leaves.float()
+        leaves = in_full(self.cell.norm(self.leaf(x.transpose(0, 1))))  # (N, B, D)
         queries = self.query(self._drop(leaves, generator))  # (N, B, D)
         first = leaves[:1].expand(self.slots, -1, -1)  # (slots, B, D)
         memory = Memory(torch.zeros_like(first), first, torch.zeros_like(first[..., 0]))

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from beamtree.beams import Encoding
 from beamtree.cells import GRC
 from beamtree.checks import check_choice, check_flag, check_rate
-from beamtree.dropout import NodeDropout
-from beamtree.encoders.base import Encoder
+from beamtree.encoders.base import Encoder, in_full, node_dropout
 from beamtree.engine.chain import chain
 
 
@@ -74,9 +73,7 @@ class Recurrent(Encoder):
     def encode(
         self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], generator: torch.Generator | None
     ) -> Encoding:
-        leaves = self.leaf(x)  # (B, N, D)
-        if leaves.dtype in (torch.bfloat16, torch.float16):  # autocast: products in half precision, states in full
-            leaves = leaves.float()
+        leaves = in_full(self.leaf(x))  # (B, N, D)
         state = self._read(leaves, lengths, self.cell, self.start, generator)  # (B, D)
         if self.bidirectional:
             position = torch.arange(x.shape[1], device=x.device)
@@ -95,9 +92,7 @@ class Recurrent(Encoder):
         generator: torch.Generator | None,
     ) -> Float[Tensor, "B D"]:
         """The state after each sample's last leaf. Padding comes after it and is read for nothing."""
-        dropout = None
-        if self.training and cell.dropout > 0:
-            dropout = NodeDropout(cell.dropout, cell.mask_dim, leaves, generator)
+        dropout = node_dropout(cell, leaves, generator)
         B = len(leaves)
         sequence, start = leaves.transpose(0, 1).contiguous(), start.expand(B, -1).to(leaves.dtype)
         states = chain(sequence, start, cell, dropout, captured=self.engine == "triton")  # (N, B, D)
