@@ -22,7 +22,10 @@ def test_every_published_parameter_has_its_place(path: Path, dtype: torch.dtype)
     encoder = case.encoder().to(dtype)
     names = official_names(encoder)
     assert set(names) == set(case.parameters)
-    assert set(names.values()) == {name for name, _ in encoder.named_parameters()}
+    values = list(names.values())
+    if path.stem.startswith("ordered-memory"):  # whose norm has three names there
+        values = list(dict.fromkeys(values))
+    assert sorted(values) == sorted(name for name, _ in encoder.named_parameters())
     load_official(encoder, case.parameters)
     for theirs, ours in names.items():
         assert encoder.get_parameter(ours).equal(case.parameters[theirs].to(dtype))
