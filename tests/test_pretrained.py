@@ -237,8 +237,8 @@ def test_parses_are_the_papers_with_equal_trees_merged():
         expected[tree] = expected.get(tree, 0) + probability
     found = model.parse(" ".join(tokens))
     assert len(found) == len(expected) < 8  # some beams did reach one tree
-    assert [parse.probability for parse in found] == sorted((p for _, p in found), reverse=True)
-    assert dict(found) == pytest.approx(expected, abs=1e-5)
+    assert [parse.probability for parse in found] == sorted((parse.probability for parse in found), reverse=True)
+    assert {parse.tree: parse.probability for parse in found} == pytest.approx(expected, abs=1e-5)
     assert sum(parse.probability for parse in found) == pytest.approx(1)
 
 
@@ -247,7 +247,14 @@ def test_many_parses_are_those_of_each():
     texts = [EXPRESSION, "3", "[SM 1 2 3 4 ]"]
     for one, other in zip(model.parse_all(texts), map(model.parse, texts), strict=True):
         assert [parse.tree for parse in one] == [parse.tree for parse in other]
-    assert model.parse("3") == [Parse(beamtree.Tree.parse("3"), 1.0)]
+    assert model.parse("3") == [Parse(beamtree.Tree.parse("3"), 1.0, ())]
+
+
+def test_a_notebook_draws_the_parses():
+    shown = make().parse(EXPRESSION)._repr_html_()
+    assert shown.startswith("<div")
+    assert "probability" in shown
+    assert "[MIN" in shown
 
 
 class Mean(nn.Module):

@@ -1,6 +1,6 @@
 """What an encoder returns: the encoding, and the beams it was made from."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -11,6 +11,33 @@ from torch import Tensor
 
 from beamtree.engine.base import Chart
 from beamtree.trees import Tree
+
+
+class Parse(NamedTuple):
+    """A tree that beams have reached, and how."""
+
+    tree: Tree
+    probability: float  # of all beams that reached it, by merges in whatever order
+    merges: tuple[tuple[int, int], ...]  # [start, end) of its constituents, in the order of the best of these beams
+
+
+class Parses(list[Parse]):
+    """The different trees of one sample, most probable first. A notebook draws them."""
+
+    def _repr_html_(self) -> str:
+        from beamtree.drawing import draw_beams  # here: an encoder alone needs no drawings
+
+        return draw_beams(self)._repr_html_() if self else ""
+
+
+def span_probabilities(parses: Iterable[Parse]) -> dict[tuple[int, int], float]:
+    """How probable every constituent of two or more leaves is: the sum over the trees that hold it, shortest first."""
+    total: dict[tuple[int, int], float] = {}
+    for parse in parses:
+        for span in parse.merges:
+            total[span] = total.get(span, 0.0) + parse.probability
+    ordered = sorted(total, key=lambda span: (span[1] - span[0], span))
+    return {span: min(total[span], 1.0) for span in ordered}  # rounding may lift a sum of all beams above 1
 
 
 class Nodes(NamedTuple):
@@ -50,16 +77,25 @@ class Beams:
             for sample, length in enumerate(lengths)
         ]
 
-    def distinct(self, tokens: Sequence[Sequence[str]] | None = None) -> list[list[tuple[Tree, float]]]:
-        """For each sample its different trees with their probabilities, which are added up over the beams that
-        reached the same tree by merges in another order; most probable first."""
+    def parses(self, tokens: Sequence[Sequence[str]] | None = None) -> list[Parses]:
+        """For each sample its different trees, most probable first. Beams that reached the same tree by merges in
+        another order are one: their probabilities are added up, and the merges are those of the best."""
         result = []
-        for trees, log_probs in zip(self.trees(tokens), self.log_probs.tolist(), strict=True):
+        spans, probabilities = self.chart.spans.tolist(), self.log_probs.detach().exp().tolist()
+        for sample, trees in enumerate(self.trees(tokens)):
             total: dict[Tree, float] = {}
-            for tree, p in zip(trees, torch.tensor(log_probs).exp().tolist(), strict=False):
-                total[tree] = total.get(tree, 0.0) + p
-            result.append(sorted(total.items(), key=lambda item: -item[1]))
+            merges: dict[Tree, tuple[tuple[int, int], ...]] = {}
+            # Beams that do not exist come last and have no tree, hence not strict.
+            for tree, probability, made in zip(trees, probabilities[sample], spans[sample], strict=False):
+                total[tree] = total.get(tree, 0.0) + probability
+                merges.setdefault(tree, tuple((start, end) for start, end in made[: len(tree) - 1]))
+            found = (Parse(tree, probability, merges[tree]) for tree, probability in total.items())
+            result.append(Parses(sorted(found, key=lambda parse: -parse.probability)))
         return result
+
+    def distinct(self, tokens: Sequence[Sequence[str]] | None = None) -> list[list[tuple[Tree, float]]]:
+        """For each sample its different trees with their probabilities, as `parses` has them."""
+        return [[(parse.tree, parse.probability) for parse in parses] for parses in self.parses(tokens)]
 
     @cached_property
     def nodes(self) -> Nodes:

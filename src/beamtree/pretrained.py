@@ -24,11 +24,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from beamtree import runs
+from beamtree.beams import Parse, Parses
 from beamtree.checks import unknown
 from beamtree.data import imdb
 from beamtree.data.batching import Batch, Batches, Buckets, Ragged
 from beamtree.data.loading import TASKS
-from beamtree.data.split import GoldTree
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import tokenize
 from beamtree.encoders import encoder
@@ -36,11 +36,13 @@ from beamtree.runs import Config
 from beamtree.tasks import Model, Output, PairClassifier, TextClassifier
 from beamtree.trees import Tree
 
+__all__ = ["Parse", "Parses", "Prediction", "Pretrained", "build", "load", "shipped", "tokens_of"]
+
 S = TypeVar("S")
 T = TypeVar("T")
 
 _SHIPPED = Path(__file__).parent / "models"
-_MAX_SAMPLES = 128  # of a batch; and of batch size × longest², so that four texts of 1000 tokens are one
+MAX_SAMPLES = 128  # of a batch; and of batch size × longest², so that four texts of 1000 tokens are one
 _MAX_TOKENS_SQUARED = 4_000_000
 _SHOWN = 60  # characters of a text in a message
 # Of formal languages: an operator with its bracket, a bracket alone, or what stands between them and spaces.
@@ -74,13 +76,6 @@ class Prediction(NamedTuple):
     unknown: tuple[str, ...] = ()  # words that the model does not know: it reads them all as one
 
 
-class Parse(NamedTuple):
-    """A tree over the tokens of a text."""
-
-    tree: Tree
-    probability: float
-
-
 class Pretrained(nn.Module, ModelHubMixin):
     """A model with its settings and its vocabulary; `results` are those of its training, where they are known."""
 
@@ -105,9 +100,11 @@ class Pretrained(nn.Module, ModelHubMixin):
     def predict(self, texts: Sequence[str | tuple[str, str]]) -> list[Prediction]:
         """The label of each text; of each pair (text, text), if it is a model of pairs."""
         sides = [self._sides(text) for text in _listed(texts)]
-        rows = self._in_batches(
-            sides, lambda _, batch: self.model.probabilities(self.model.read(batch).logits).tolist()
-        )
+
+        def read(indices: list[int], batch: Batch) -> list[list[float]]:
+            return self.model.probabilities(self.model.read(batch).logits).tolist()
+
+        rows = self._in_batches(sides, read, self._gold_trees(sides))
         predictions = []
         for tokens, row in zip(sides, rows, strict=True):
             probabilities = dict(zip(self.labels, row, strict=True))
@@ -115,22 +112,32 @@ class Pretrained(nn.Module, ModelHubMixin):
             predictions.append(Prediction(max(self.labels, key=probabilities.__getitem__), probabilities, (*strange,)))
         return predictions
 
-    def parse(self, text: str) -> list[Parse]:
+    def parse(self, text: str) -> Parses:
         """The different trees of a text, the most probable first; a model of pairs parses each side by itself."""
         return self.parse_all([text])[0]
 
-    def parse_all(self, texts: Sequence[str]) -> list[list[Parse]]:
+    def parse_all(self, texts: Sequence[str]) -> list[Parses]:
         """The trees of many texts, as `parse` gives those of one."""
-        sides: list[tuple[list[str], ...]] = [(self._tokens(text),) for text in _listed(texts)]
+        return self.parse_tokens([self._tokens(text) for text in _listed(texts)])
 
-        def parses(indices: list[int], batch: Batch) -> list[list[Parse]]:
+    def parse_tokens(
+        self, sentences: Sequence[Sequence[str]], gold: Sequence[Tree] | None = None, max_samples: int = MAX_SAMPLES
+    ) -> list[Parses]:
+        """The trees of texts that are cut into tokens, as those of data are.
+
+        gold: the tree of each, for an encoder that composes by them; None: what the model's task makes of the tokens.
+        max_samples: the most of them in a batch.
+        """
+        sides = [(list(tokens),) for tokens in sentences]
+
+        def parses(indices: list[int], batch: Batch) -> list[Parses]:
             beams = self.model.encode(batch.tokens, batch.lengths, batch.trees).beams
             if beams is None:
                 raise ValueError(f"{self.config.settings.encoder.name} builds no trees: it can predict, not parse")
-            trees = beams.distinct([sides[index][0] for index in indices])
-            return [[Parse(tree, probability) for tree, probability in each] for each in trees]
+            return beams.parses([sides[index][0] for index in indices])
 
-        return self._in_batches(sides, parses)
+        trees = self._gold_trees(sides) if gold is None else (lambda index: (gold[index],))
+        return self._in_batches(sides, parses, trees, max_samples)
 
     @classmethod
     def from_pretrained(  # type: ignore[override]  # the mixin's own would look for its config.json first
@@ -188,13 +195,16 @@ class Pretrained(nn.Module, ModelHubMixin):
             raise ValueError(f"{_shortened(text)} does not fit: the model takes {wanted}")
         return tuple(self._tokens(side) for side in texts)
 
-    def _gold(self) -> GoldTree:
-        """How the task's gold trees are made, for an encoder that composes by them."""
+    def _gold_trees(self, sides: Sequence[tuple[list[str], ...]]) -> Callable[[int], tuple[Tree, ...]] | None:
+        """Those of each sample, made as the task's are; None unless the encoder composes by them."""
+        if not self.model.needs_trees:
+            return None
         task = TASKS.get(self.config.settings.data.task)
         if task is None or task.gold is None:
             name = self.config.settings.encoder.name
             raise ValueError(f"{name} composes by gold trees, and there is no rule that gives those of new texts")
-        return task.gold
+        gold = task.gold
+        return lambda index: tuple(map(gold, sides[index]))
 
     def _tokens(self, text: str) -> list[str]:
         if not isinstance(text, str):
@@ -211,16 +221,18 @@ class Pretrained(nn.Module, ModelHubMixin):
         return found
 
     def _in_batches(
-        self, sides: list[tuple[list[str], ...]], compute: Callable[[list[int], Batch], list[T]]
+        self,
+        sides: Sequence[tuple[list[str], ...]],
+        compute: Callable[[list[int], Batch], list[T]],
+        trees: Callable[[int], tuple[Tree, ...]] | None,
+        max_samples: int = MAX_SAMPLES,
     ) -> list[T]:
         """What `compute` gives for the samples of each batch, in the order of the samples."""
         if not sides:
             return []
         first, *second = (Ragged.from_sequences(map(self.vocabulary.ids, side)) for side in zip(*sides, strict=True))
-        gold = self._gold() if self.model.needs_trees else None
-        trees = None if gold is None else (lambda index: tuple(map(gold, sides[index])))
         batches = Batches(first, second=second[0] if second else None, trees=trees)
-        buckets = Buckets(batches.lengths, _MAX_SAMPLES, _MAX_TOKENS_SQUARED, bucket_factor=len(sides), shuffle=False)
+        buckets = Buckets(batches.lengths, max_samples, _MAX_TOKENS_SQUARED, bucket_factor=len(sides), shuffle=False)
         found: dict[int, T] = {}
         training = self.model.training
         self.model.eval()

@@ -18,6 +18,7 @@ from beamtree.cli.terminal import INTERRUPTED, make_table, named_bars, print_tab
 from beamtree.data.loading import TASKS, Data, load
 from beamtree.data.task import Progress
 from beamtree.recipes.settings import DataSettings
+from beamtree.runs import Config
 
 EXAMPLE = (
     "Examples: all tests of the model's task; one of them, and a plot; one's own file\n\n"
@@ -26,17 +27,23 @@ EXAMPLE = (
     "  beamtree evaluate listops-bt-grc --data expressions.tsv"
 )
 
+# The options that say which data, for every command that has a model read some.
+SplitsOption = Annotated[list[str], typer.Option("--split", help="Only this one; repeatable.")]
+DataOption = Annotated[
+    str | None, typer.Option("--data", help="A .tsv, .csv or .jsonl file, or a folder of them, or another task.")
+]
+SettingsOption = Annotated[list[str], typer.Option("--set", help="An option of the data, as seed=1; repeatable.")]
+RootsOption = Annotated[
+    list[Path], typer.Option("--data-root", help="A folder with the originals of the task; repeatable.")
+]
+
 
 def evaluate_command(
     model: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, a shipped model, or a hub id.")],
-    splits: Annotated[list[str], typer.Option("--split", help="Only this one; repeatable.")] = [],
-    own: Annotated[
-        str | None, typer.Option("--data", help="A .tsv, .csv or .jsonl file, or a folder of them, or another task.")
-    ] = None,
-    settings: Annotated[list[str], typer.Option("--set", help="An option of the data, as seed=1; repeatable.")] = [],
-    roots: Annotated[
-        list[Path], typer.Option("--data-root", help="A folder with the originals of the task; repeatable.")
-    ] = [],
+    splits: SplitsOption = [],
+    own: DataOption = None,
+    settings: SettingsOption = [],
+    roots: RootsOption = [],
     batch_size: Annotated[
         int | None, typer.Option(help="The most inputs at once; of long ones there are fewer.", show_default="256")
     ] = None,
@@ -62,12 +69,8 @@ def evaluate_command(
     limit = evaluation.MAX_SAMPLES if batch_size is None else batch_size
     found: dict[str, evaluation.Evaluation] = {}
     interrupted = False
-    with named_bars() as bar, _warnings():
-        data = _data(config.settings.data, config.closed_vocabulary, own, recipes.parse_changes(settings), roots, bar)
-        wanted = _wanted(data, splits, () if own else config.settings.data.tests)
-        missing = {split: message for split in wanted if (message := data.missing(split))}
-        if len(missing) == len(wanted) or (splits and missing):
-            raise ValueError(f"{', '.join(missing)}: {next(iter(missing.values()))}")
+    with named_bars() as bar, warning_lines():
+        data, wanted, missing = choose_data(config, splits, own, settings, roots, bar)
         try:
             for split in wanted:
                 if split not in missing:
@@ -87,6 +90,18 @@ def evaluate_command(
     if interrupted:
         typer.echo(f"interrupted: {len(found)} of {len(wanted) - len(missing)} splits evaluated", err=True)
         raise typer.Exit(INTERRUPTED)
+
+
+def choose_data(
+    config: Config, splits: list[str], own: str | None, settings: list[str], roots: list[Path], progress: Progress
+) -> tuple[Data, list[str], dict[str, str]]:
+    """The data that the options name for a model, the splits that are wanted, and what is missing of these."""
+    data = _data(config.settings.data, config.closed_vocabulary, own, recipes.parse_changes(settings), roots, progress)
+    wanted = _wanted(data, splits, () if own else config.settings.data.tests)
+    missing = {split: message for split in wanted if (message := data.missing(split))}
+    if len(missing) == len(wanted) or (splits and missing):
+        raise ValueError(f"{', '.join(missing)}: {next(iter(missing.values()))}")
+    return data, wanted, missing
 
 
 def _data(
@@ -115,19 +130,29 @@ def _wanted(data: Data, splits: list[str], tests: tuple[str, ...]) -> list[str]:
 
 
 def _print(report: dict[str, Any]) -> None:
-    options = "".join(f", {key}={str(value).lower()}" for key, value in report["options"].items())
-    typer.echo(f"{report['model']}: {report['encoder']} on {report['data']}{options}; {report['device']}\n")
+    typer.echo(f"{report['model']}: {report['encoder']} on {data_line(report)}\n")
     table = make_table("split", "count", "accuracy", "95 % interval", "loss", left=("split",))
     for split, row in report["splits"].items():
-        low, high = (_percent(limit) for limit in row["interval"])
-        table.add_row(split, f"{row['count']:,}", _percent(row["accuracy"]), f"{low} – {high}", f"{row['loss']:.4f}")
+        low, high = (percent(limit) for limit in row["interval"])
+        table.add_row(split, f"{row['count']:,}", percent(row["accuracy"]), f"{low} – {high}", f"{row['loss']:.4f}")
     print_table(table)
     for view in ("length", "depth"):
         if splits := report.get(f"by_{view}"):
             typer.echo(f"\naccuracy by {view} (samples)")
             _print_bins(view, splits)
+    print_missing(report["missing"])
+
+
+def data_line(report: dict[str, Any]) -> str:
+    """The data of a report with its options, and the device."""
+    options = "".join(f", {key}={str(value).lower()}" for key, value in report["options"].items())
+    return f"{report['data']}{options}; {report['device']}"
+
+
+def print_missing(missing: dict[str, str]) -> None:
+    """A line for each reason that a split is missing."""
     by_message: dict[str, list[str]] = {}
-    for split, message in report["missing"].items():
+    for split, message in missing.items():
         by_message.setdefault(message, []).append(split)
     for message, names in by_message.items():
         typer.echo(f"\nmissing: {', '.join(names)}: {message}")
@@ -137,7 +162,7 @@ def _print_bins(view: str, splits: dict[str, list[dict[str, Any]]]) -> None:
     """A line for each bin that any split has, a column for each split."""
     table = make_table(view, *splits)
     cells = {
-        (split, each["first"], each["last"]): f"{_percent(each['accuracy'])} ({each['count']:,})"
+        (split, each["first"], each["last"]): f"{percent(each['accuracy'])} ({each['count']:,})"
         for split, bins in splits.items()
         for each in bins
     }
@@ -147,12 +172,12 @@ def _print_bins(view: str, splits: dict[str, list[dict[str, Any]]]) -> None:
     print_table(table)
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
     return f"{100 * share:.2f}"
 
 
 @contextmanager
-def _warnings() -> Iterator[None]:
+def warning_lines() -> Iterator[None]:
     """Warnings within it are lines of the program, without the place in the code."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", RuntimeWarning)

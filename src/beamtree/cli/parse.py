@@ -4,107 +4,276 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import Annotated, Any, NamedTuple
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from rich.progress import TextColumn
 
+from beamtree.answers import Answer, answers, as_json
 from beamtree.bench import find_device
 from beamtree.checks import check_integer
-from beamtree.drawing import text_tree
-from beamtree.trees import Tree
+from beamtree.cli.terminal import progress_bar
+from beamtree.drawing import Drawing, draw_beams, draw_chart, penn_tree, text_tree
+from beamtree.drawing.png import check_png
+from beamtree.drawing.shapes import below, clipped, words_scene
+from beamtree.runs import write_atomically, writing
+from beamtree.web import export
+
+if TYPE_CHECKING:
+    import beamtree.pretrained
 
 EXAMPLE = (
-    "Examples: one expression; the lines of a file, for a program to read\n\n"
+    "Examples: one expression; its trees drawn; the lines of a file, for a program to read; a picture of each\n\n"
     '  beamtree parse listops-bt-grc "[MAX 2 9 [MIN 4 7 ] 0 ]"\n\n'
-    "  beamtree parse runs/sst5/bt-grc-seed0 --beams 1 --json < sentences.txt"
+    '  beamtree parse listops-bt-grc "[MAX 2 9 [MIN 4 7 ] 0 ]" --ascii --svg trees.svg\n\n'
+    "  beamtree parse runs/sst5/bt-grc-seed0 --file sentences.txt --top 1 --json > trees.jsonl\n\n"
+    "  beamtree parse runs/sst5/bt-grc-seed0 --svg pictures --html page.html < sentences.txt"
 )
-_AT_ONCE = 64  # lines of standard input that are read before they are answered
-
-
-class Answer(NamedTuple):
-    """What a model says of a text, or of the two of a pair. One side of a pair alone has no label."""
-
-    texts: tuple[str, ...]
-    label: str | None
-    probabilities: dict[str, float]
-    unknown: tuple[str, ...]
-    trees: list[list[tuple[Tree, float]]]  # of each text, with their probabilities
+_AT_ONCE = 64  # lines, which are read and then answered together
+_PAGE_TEXTS = 1000  # that a page in a browser bears
+_TOP = 5  # as many as the paper's beams
 
 
 def parse_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A run's folder, a shipped model, or a hub id.")],
-    texts: Annotated[list[str], typer.Argument(metavar="TEXT", help="Without any, the lines of standard input.")] = [],
-    beams: Annotated[int, typer.Option(help="How many trees to show at most.")] = 5,
+    texts: Annotated[
+        list[str], typer.Argument(metavar="TEXT", help="Without any, or with -, the lines of standard input.")
+    ] = [],
+    file: Annotated[Path | None, typer.Option(metavar="F", help="Read the lines of this file.")] = None,
+    top: Annotated[
+        int | None, typer.Option(help="How many trees to show at most.", show_default=f"{_TOP}; with --ptb 1")
+    ] = None,
+    json_lines: Annotated[bool, typer.Option("--json", help="Print JSON Lines and nothing else.")] = False,
+    ptb: Annotated[bool, typer.Option("--ptb", help="Print Penn Treebank brackets, a tree a line.")] = False,
+    ascii: Annotated[bool, typer.Option("--ascii", help="Draw the trees with plain characters.")] = False,
+    svg: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="Draw into this .svg file; a folder for several texts.")
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="Draw into this .png file; a folder for several texts.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="OUT", help="Write a page with all texts, a .html file.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Show the label that a model gives a text, and the trees it reads in it.
 
-    The best tree is drawn, the others are written with brackets, each behind its probability. For a model of pairs, a
-    text is both sides with a tab between them, or one side alone, which has trees but no label.
+    Each tree stands behind its probability; beams that reached the same tree are one. For a model of pairs, a text is
+    both sides with a tab between them, or one side alone, which has trees but no label.
+
+    Any number of lines can be read; blank ones are left out. With --json each text is one line, a document of its own.
+    Pictures and the page come in addition to what is printed. A picture has the trees and the chart of all spans; in a
+    folder it is named by the number of its text, as 000001.svg.
     """
-    check_integer("beams", beams, at_least=1)
+    if json_lines + ptb + ascii > 1:
+        raise ValueError("--json, --ptb and --ascii are three ways to print an answer: choose one of them")
+    top = (1 if ptb else _TOP) if top is None else top
+    check_integer("top", top, at_least=1)
     place = find_device(device)
+    pictures = [Pictures(out, ending, top) for out, ending in ((svg, ".svg"), (png, ".png")) if out is not None]
+    page = None if html is None else Page(html, model, top)
+    lines, size, at_once = _lines(texts, file)
+    for each in pictures:
+        lines = each.check(lines)
     from beamtree import pretrained  # here: what it imports takes long
 
+    printer = Printer(model, top, "json" if json_lines else "ptb" if ptb else "ascii" if ascii else "brackets")
     trained = pretrained.load(model, place)
-    rows: list[dict[str, Any]] = []
-    count = 0
-    for some in _chunks(texts):
-        for answer in _answers(trained, some):
-            if as_json:
-                rows.append(_row(answer, beams))
-            else:
-                typer.echo(("\n\n" if count else "") + _shown(answer, beams))
+    outputs: list[Printer | Pictures | Page] = [printer, *pictures, *([] if page is None else [page])]
+    bar, count = progress_bar(TextColumn("{task.fields[texts]} texts")), 0
+    bar.disable |= sys.stdout.isatty()  # there the answers themselves tell how far it is
+    with bar:
+        task = bar.add_task("parse", total=size, texts=0)
+        for line, answer in _answered(trained, lines, at_once):
             count += 1
+            for output in outputs:
+                output.add(answer, count)
+            bar.update(task, completed=line.read, texts=count)
     if not count:
-        raise ValueError("there is no text: give one after the model, or lines on standard input")
-    if as_json:
-        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        raise ValueError("there is no text: give one after the model, or a --file, or lines on standard input")
+    if page is not None:
+        page.write()
 
 
-def _chunks(texts: Sequence[str]) -> Iterator[list[str]]:
-    """The texts given; else the lines of standard input, blank ones left out: one at a time where somebody types."""
-    if texts:
-        yield list(texts)
-        return
-    lines = (line.rstrip("\r\n") for line in sys.stdin if line.strip())
-    while some := list(islice(lines, 1 if sys.stdin.isatty() else _AT_ONCE)):
-        yield some
+class Line(NamedTuple):
+    """A text, where it stands, and how much is read with it: of the arguments, or of the bytes of a file."""
+
+    text: str
+    where: str
+    read: int
 
 
-def _answers(trained: Any, texts: Sequence[str]) -> Iterator[Answer]:
-    """What a `Pretrained` says of each text; texts of like length are encoded together."""
-    pair = trained.config.pair
-    sides = [tuple(text.split("\t")) if pair else (text,) for text in texts]
-    whole = [each if pair else each[0] for each in sides if len(each) > 1 or not pair]
-    predictions = iter(trained.predict(whole))
-    trees = iter(trained.parse_all([side for each in sides for side in each]))
-    for each in sides:
-        label, probabilities, strange = (None, {}, ()) if pair and len(each) == 1 else next(predictions)
-        yield Answer(each, label, probabilities, strange, [next(trees) for _ in each])
+def _lines(texts: list[str], file: Path | None) -> tuple[Iterator[Line], int | None, int]:
+    """All texts, one after the other; how much there is to read in all, if that is known; and how many lines to read
+    before they are answered."""
+    if texts and file is not None:
+        raise ValueError(f"there are texts and the file {str(file)!r}: give one or the other")
+    if texts and texts != ["-"]:
+        return (Line(text, "", number) for number, text in enumerate(texts, start=1)), len(texts), _AT_ONCE
+    if file is None or str(file) == "-":
+        # Where somebody types, a line is answered before the next is read.
+        return _read(sys.stdin.buffer, "standard input"), None, 1 if sys.stdin.isatty() else _AT_ONCE
+    with _reading(file):
+        return _read_file(file), file.stat().st_size or None, _AT_ONCE  # a pipe has no size
 
 
-def _row(answer: Answer, beams: int) -> dict[str, Any]:
-    """For JSON; "second" and "second_trees" are those of a pair's second side."""
-    said = {"label": answer.label, "probabilities": answer.probabilities, "unknown": answer.unknown}
-    row: dict[str, Any] = {**dict(zip(("text", "second"), answer.texts, strict=False)), **said}
-    for key, trees in zip(("trees", "second_trees"), answer.trees, strict=False):
-        row[key] = [{"tree": str(tree), "probability": probability} for tree, probability in trees[:beams]]
-    return row
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    """Within it, what the disk refuses is an error in one line."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"{file}: it cannot be read ({error.strerror})") from None
 
 
-def _shown(answer: Answer, beams: int) -> str:
-    """For people: the texts and their label, then the trees of each."""
-    lines = list(answer.texts)
-    if answer.label is not None:
-        lines.append(f"label {answer.label}, probability {answer.probabilities[answer.label]:.3f}")
+def _read_file(file: Path) -> Iterator[Line]:
+    with _reading(file), open(file, "rb") as stream:
+        yield from _read(stream, str(file))
+
+
+def _read(stream: Iterable[bytes], name: str) -> Iterator[Line]:
+    read = 0
+    for number, raw in enumerate(stream, start=1):
+        read += len(raw)
+        try:
+            text = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise ValueError(f"{name}, line {number}: it is no UTF-8, which texts must be in") from None
+        if text.strip():
+            yield Line(text, f"{name}, line {number}: ", read)
+
+
+def _answered(
+    trained: "beamtree.pretrained.Pretrained", lines: Iterator[Line], at_once: int
+) -> Iterator[tuple[Line, Answer]]:
+    """Each line with what the `Pretrained` says of it; where one is wrong, those before it are answered."""
+    while some := list(islice(lines, at_once)):
+        try:
+            found = list(answers(trained, [line.text for line in some]))
+        except ValueError:
+            for line in some:
+                try:
+                    yield line, next(answers(trained, [line.text]))
+                except ValueError as error:
+                    raise ValueError(f"{line.where}{error}") from None
+            raise
+        yield from zip(some, found, strict=True)
+
+
+class Printer:
+    """Answers on standard output."""
+
+    def __init__(self, model: str, top: int, view: str) -> None:
+        self.model, self.top, self.view = model, top, view
+        self.stream = sys.stdout  # as it is now: a progress bar takes its place, and has another goal
+        self.encoding = self.stream.encoding or "utf-8"
+
+    def add(self, answer: Answer, number: int) -> None:
+        text = getattr(self, f"_{self.view}")(answer)
+        if number > 1 and self.view in ("ascii", "brackets"):
+            text = f"\n\n{text}"
+        # A byte of an argument that is no UTF-8, or a sign that the terminal lacks: its escape.
+        typer.echo(text.encode(self.encoding, "backslashreplace").decode(self.encoding), file=self.stream)
+
+    def _json(self, answer: Answer) -> str:
+        # Escapes of other encodings would be none of JSON's.
+        return json.dumps(as_json(answer, self.model, self.top), ensure_ascii=not self.encoding.startswith("utf"))
+
+    def _ptb(self, answer: Answer) -> str:
+        return "\n".join(penn_tree(parse.tree) for side in answer.sides for parse in side.parses[: self.top])
+
+    def _ascii(self, answer: Answer) -> str:
+        blocks = [_said(answer)]
+        for parse in (parse for side in answer.sides for parse in side.parses[: self.top]):
+            blocks.append(f"tree, probability {parse.probability:.3f}\n{text_tree(parse.tree, ascii=True)}")
+        return "\n\n".join(blocks)
+
+    def _brackets(self, answer: Answer) -> str:
+        blocks = [_said(answer)]
+        for side in answer.sides:
+            blocks.append("\n".join(f"{parse.probability:.3f}  {parse.tree}" for parse in side.parses[: self.top]))
+        return "\n\n".join(blocks)
+
+
+class Pictures:
+    """A picture of each answer: in a file for one, in a folder for any number."""
+
+    def __init__(self, out: Path, ending: str, top: int) -> None:
+        self.out, self.ending, self.top = out, ending, top
+        self.single = out.suffix.lower() == ending and not out.is_dir()
+        if ending == ".png":
+            check_png()
+        if self.single:
+            _check_parent(out)
+        elif out.suffix and not out.is_dir():
+            raise ValueError(f"{str(out)!r} must end in {ending}, or be a folder")
+
+    def check(self, lines: Iterator[Line]) -> Iterator[Line]:
+        """The same lines, if there is place for all their pictures."""
+        if not self.single:
+            with writing(self.out):
+                self.out.mkdir(parents=True, exist_ok=True)
+            return lines
+        first = list(islice(lines, 2))
+        if len(first) > 1:
+            raise ValueError(f"{str(self.out)!r} is one file and there are several texts: give the name of a folder")
+        return chain(first, lines)
+
+    def add(self, answer: Answer, number: int) -> None:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            self._drawing(answer).save(self.out if self.single else self.out / f"{number:06}{self.ending}")
+        for warning in caught:
+            typer.echo(f"warning: {warning.message}", err=True)
+
+    def _drawing(self, answer: Answer) -> Drawing:
+        scenes = [words_scene(line, "heading") for line in _label(answer)]
+        for side in answer.sides:
+            scenes.append(draw_beams(side.parses, self.top).scene)
+            if len(side.tokens) > 1:
+                scenes.append(draw_chart(side.tokens, side.parses).scene)
+        return Drawing(below(scenes), f"the trees and the beam chart of {clipped(answer.text)}")
+
+
+class Page:
+    """One page with all answers."""
+
+    def __init__(self, out: Path, model: str, top: int) -> None:
+        self.out, self.model, self.top = out, model, top
+        self.documents: list[dict[str, Any]] = []
+        if out.suffix.lower() != ".html":
+            raise ValueError(f"the page {str(out)!r} must end in .html")
+        _check_parent(out)
+
+    def add(self, answer: Answer, number: int) -> None:
+        if number > _PAGE_TEXTS:
+            raise ValueError(f"--html takes at most {_PAGE_TEXTS:,} texts, since one page holds them all")
+        self.documents.append(as_json(answer, self.model, self.top))
+
+    def write(self) -> None:
+        write_atomically(self.out, export.page(self.documents))
+
+
+def _said(answer: Answer) -> str:
+    """The texts, their label, and the words that the model does not know."""
+    lines = [*(side.text for side in answer.sides), *_label(answer)]
     if answer.unknown:
         lines.append(f"unknown to the model, which reads them all as one word: {', '.join(answer.unknown)}")
-    for trees in answer.trees:
-        (best, probability), *others = trees[:beams]
-        lines += ["", f"tree, probability {probability:.3f}", text_tree(best)]
-        lines += ["", *(f"{probability:.3f}  {tree}" for tree, probability in others)] if others else []
     return "\n".join(lines)
+
+
+def _label(answer: Answer) -> list[str]:
+    """A line, unless it is one side of a pair."""
+    if answer.label is None:
+        return []
+    return [f"label {answer.label}, probability {answer.probabilities[answer.label]:.3f}"]
+
+
+def _check_parent(file: Path) -> None:
+    """Said before the work is done: whether a file has a folder to go into."""
+    if not file.absolute().parent.is_dir():
+        raise ValueError(f"{str(file)!r} is to go into a folder that does not exist: make it first")

@@ -1,11 +1,13 @@
 """Trees in text: what is drawn is the tree, and nothing else."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from beamtree import Tree
-from beamtree.drawing import text_tree
+from beamtree.drawing import penn_tree, text_tree
 
 
 @st.composite
@@ -43,6 +45,29 @@ def test_the_tree_can_be_read_back_from_its_drawing(shape):
     leaves, actions = shape
     tree = Tree.from_actions(actions, leaves)
     assert read(text_tree(tree), len(tree)) == tree
+
+
+@given(shapes())
+def test_plain_characters_draw_the_same(shape):
+    leaves, actions = shape
+    tree = Tree.from_actions(actions, leaves).with_leaves(["x"] * len(leaves))
+    same = text_tree(tree).translate(str.maketrans("┬└│─", "+`|-"))
+    assert text_tree(tree, ascii=True) == same
+    assert same.isascii()
+
+
+@given(shapes())
+def test_penn_treebank_brackets_hold_the_tree(shape):
+    leaves, actions = shape
+    tree = Tree.from_actions(actions, leaves)
+    # A bracket with a word in it is a leaf, one with two brackets a parent.
+    inner = re.sub(r"\(X ([^() ]+)\)", r"\1", penn_tree(tree))
+    assert Tree.parse(inner.replace("(X ", "(")) == tree
+
+
+def test_brackets_in_words_are_escaped():
+    assert penn_tree(Tree(("(", "a)"), (0, 1))) == "(X (X -LRB-) (X a-RRB-))"
+    assert penn_tree(Tree.parse("a")) == "(X a)"
 
 
 def test_a_constituent_is_as_far_from_the_leaves_as_it_is_high():

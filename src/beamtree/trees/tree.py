@@ -167,6 +167,12 @@ class Tree:
             return f"<Tree of {len(self)} leaves, height {self.height}>"
         return f"Tree.parse({str(self)!r})"
 
+    def _repr_html_(self) -> str:
+        """For a notebook, in which a large tree scrolls."""
+        from beamtree.drawing import draw_tree  # here: drawing imports this file
+
+        return draw_tree(self)._repr_html_()
+
     def spans(self, leaves: bool = True) -> list[tuple[int, int]]:
         """Half-open (start, end) of the leaves, left to right, then of their parents, children first."""
         units = [(position, position + 1) for position in range(len(self))]

@@ -1,0 +1,156 @@
+"""`beamtree analyse`: how the trees that models read compare with gold trees, with baselines, and with each other."""
+
+# ruff: noqa: B006 (a list is how typer is told the default of a repeatable option; nothing changes it)
+
+import json
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from beamtree import bench
+from beamtree.checks import check_integer
+from beamtree.cli import evaluate
+from beamtree.cli.terminal import INTERRUPTED, digits, make_table, named_bars, print_table
+
+EXAMPLE = (
+    "Examples: one model on the tests of its task; three seeds on the first hundred sentences of another; one's own "
+    "file, without gold trees\n\n"
+    "  beamtree analyse listops-bt-grc --split near-iid\n\n"
+    "  beamtree analyse runs/sst5/bt-grc-seed0 runs/sst5/bt-grc-seed1 --data sst5 --split iid --limit 100\n\n"
+    "  beamtree analyse runs/sst5/bt-grc-seed0 --data reviews.tsv --json"
+)
+SCORES = ("corpus F1", "sentence F1", "nontrivial corpus F1", "nontrivial sentence F1", "exact match")
+
+
+def analyse_command(
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Runs' folders, shipped models, or hub ids.")],
+    own: evaluate.DataOption = None,
+    splits: evaluate.SplitsOption = [],
+    settings: evaluate.SettingsOption = [],
+    roots: evaluate.RootsOption = [],
+    limit: Annotated[
+        int | None, typer.Option(help="Only so many samples of a split, the first ones.", show_default="all")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the random trees.")] = 0,
+    batch_size: Annotated[
+        int | None, typer.Option(help="The most inputs at once; of long ones there are fewer.", show_default="128")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Compare the trees that models read with gold trees, baselines, and each other.
+
+    F1 is that of unlabelled spans, in per cent; spans are those of two tokens or more, nontrivial ones are also less
+    than the whole. Of each text the most probable tree counts; "expected F1" is the mean over its beams, by their
+    probabilities, and their entropy is in nats. Without --data and --split these are the tests of the first model's
+    task. docs/trees.md has the definitions.
+    """
+    if limit is not None:
+        check_integer("limit", limit, at_least=1)
+    if batch_size is not None:
+        check_integer("batch size", batch_size, at_least=1)
+    check_integer("seed", seed, at_least=0)
+    place = bench.find_device(device)
+    import torch  # here, as the next ones: what they import takes long
+
+    from beamtree import pretrained
+    from beamtree.trees import analysis
+
+    trained = {name: pretrained.load(name, place) for name in dict.fromkeys(models)}
+    first = next(iter(trained.values()))
+    run = partial(analysis.analyse, trained, limit=limit, seed=seed, max_samples=batch_size or pretrained.MAX_SAMPLES)
+    found: dict[str, analysis.Analysis] = {}
+    interrupted = False
+    with named_bars() as bar, evaluate.warning_lines():
+        data, wanted, missing = evaluate.choose_data(first.config, splits, own, settings, roots, bar)
+        try:
+            for split in wanted:
+                if split not in missing:
+                    samples = data[split]
+                    torch.manual_seed(seed)  # for encoders that draw their trees
+                    found[split] = analysis.Analysis(list(trained))
+                    run(samples, progress=partial(bar, split), into=found[split])
+        except KeyboardInterrupt:
+            interrupted = True
+
+    encoders = {name: model.config.settings.encoder.name for name, model in trained.items()}
+    report: dict[str, Any] = {
+        **{"models": encoders, "data": data.name, "options": data.options, "device": place},
+        **{"limit": limit, "seed": seed, "interrupted": interrupted, "missing": missing},
+        "splits": {split: one.to_dict() for split, one in found.items()},
+    }
+    if as_json:
+        typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
+    else:
+        _print(report)
+    if interrupted:
+        counts = ", ".join(f"{one.sentences:,} sentences of {split}" for split, one in found.items()) or "nothing"
+        typer.echo(f"interrupted: {counts} analysed", err=True)
+        raise typer.Exit(INTERRUPTED)
+
+
+def _print(report: dict[str, Any]) -> None:
+    models = ", ".join(f"{name} ({encoder})" for name, encoder in report["models"].items())
+    typer.echo(f"{models} on {evaluate.data_line(report)}")
+    for split, found in report["splits"].items():
+        typer.echo(f"\n{split}, {found['sentences']:,} sentences")
+        rows = found["rows"]
+        if any(row["against_trees"] for row in rows.values()):
+            _print_trees({name: row for name, row in rows.items() if name != "oracle"}, report["models"])
+        else:
+            _print_without_gold(rows, report["models"])
+        if any(row["against_lists"] for row in rows.values()):
+            typer.echo("\nagainst the lists alone, of which a tree may join the parts in any order")
+            _print_lists({name: row for name, row in rows.items() if name != "gold"})
+        if found["agreement"]:
+            typer.echo("\nagreement between models")
+            _print_agreement(found)
+    evaluate.print_missing(report["missing"])
+
+
+def _print_trees(rows: dict[str, Any], models: dict[str, str]) -> None:
+    table = make_table("trees", *SCORES, "expected F1", "depth", "entropy", left=("trees",))
+    for name, row in rows.items():
+        # A baseline and the gold tree are one tree each: nothing to expect, and nothing to be unsure of.
+        beams = (_percent(row["expected_f1"]), _nats(row["entropy"])) if name in models else ("", "")
+        table.add_row(name, *_scores(row["against_trees"]), beams[0], digits(row["depth"]), beams[1])
+    print_table(table)
+
+
+def _print_without_gold(rows: dict[str, Any], models: dict[str, str]) -> None:
+    table = make_table("trees", "depth", "entropy", left=("trees",))
+    for name, row in rows.items():
+        table.add_row(name, digits(row["depth"]), _nats(row["entropy"]) if name in models else "")
+    print_table(table)
+
+
+def _print_lists(rows: dict[str, Any]) -> None:
+    table = make_table("trees", *SCORES, "recall", left=("trees",))
+    for name, row in rows.items():
+        shown = "oracle: the best a binary tree can do" if name == "oracle" else name
+        table.add_row(shown, *_scores(row["against_lists"]), _percent(row["against_lists"]["merged"]["recall"]))
+    print_table(table)
+
+
+def _print_agreement(found: dict[str, Any]) -> None:
+    table = make_table("models", "sentence F1", "nontrivial", "expected F1", "same tree", left=("models",))
+    mean = [{"models": ["mean of all pairs"], **found["agreement"]}] if len(found["pairs"]) > 1 else []
+    for pair in (*found["pairs"], *mean):
+        shown = (pair[key] for key in ("f1", "nontrivial_f1", "expected_f1", "same_tree"))
+        table.add_row(" – ".join(pair["models"]), *map(_percent, shown))
+    print_table(table)
+
+
+def _scores(record: dict[str, Any]) -> list[str]:
+    """The cells of `SCORES`."""
+    counted = [record[name][key] for name in ("merged", "nontrivial") for key in ("f1", "sentence_f1")]
+    return [*map(_percent, counted), _percent(record["exact_match"])]
+
+
+def _percent(share: float | None) -> str:
+    return digits(None) if share is None else evaluate.percent(share)
+
+
+def _nats(entropy: float) -> str:
+    return f"{entropy:.3f}"

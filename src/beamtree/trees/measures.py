@@ -1,0 +1,65 @@
+"""What beams say beyond their best tree: how sure they are, and how far two models agree.
+
+Beams are different trees over the same leaves with their probabilities, as `Beams.distinct` gives them for a sentence;
+what `Pretrained.parse` gives, with the merges behind them, will do as well.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+
+from beamtree.checks import check_choice
+from beamtree.trees.bracketing import Bracketing
+from beamtree.trees.scores import COUNTED, Counted, Counts, Gold, Mean, check_size, constituents, score
+from beamtree.trees.tree import Tree
+
+Weighted = Sequence[tuple[Tree, float] | tuple[Tree, float, tuple[tuple[int, int], ...]]]
+
+
+def entropy(probabilities: Iterable[float]) -> float:
+    """Of a distribution over trees, in nats: 0 for one tree, log K for K equally probable ones."""
+    given = list(probabilities)
+    if not given or min(given) < 0 or not math.isclose(sum(given), 1, abs_tol=1e-4):  # the sum is of float32
+        raise ValueError(f"the probabilities {given} are no distribution: they must be 0 or more, and 1 together")
+    return max(-sum(p * math.log(p) for p in given if p > 0), 0.0)
+
+
+def expected_f1(beams: Weighted, other: Weighted | Gold, counted: Counted = "merged") -> float:
+    """The F1 of a tree drawn from the beams: against a gold standard, or a tree drawn from another model's beams.
+
+    All trees over N leaves have N−1 merged constituents, so that F1 is linear in the matches, and these are expected
+    to be the sum of the constituents' probabilities. These need not be 1 together: the best beams alone will do. NaN
+    where no constituent counts.
+    """
+    check_choice("counted", counted, COUNTED)
+    against: list[tuple[Gold, float]] = [(other, 1.0)] if isinstance(other, Tree | Bracketing) else [*_pairs(other)]
+    ours: dict[int, float] = {}
+    for tree, probability in _pairs(beams):
+        for constituent in constituents(tree):
+            ours[constituent] = ours.get(constituent, 0.0) + probability
+    total = sum(probability for _, probability in _pairs(beams))
+    size = len(beams[0][0])
+    expected = 0.0
+    for standard, probability in against:
+        check_size(beams[0][0], standard)
+        theirs = constituents(standard)
+        matched = sum(ours.get(constituent, 0.0) for constituent in theirs) / total
+        expected += probability * Counts(matched, size - 1, len(theirs)).counting(counted, size).f1
+    return expected / sum(probability for _, probability in against)
+
+
+def agreement(models: Sequence[Sequence[Tree]], counted: Counted = "merged") -> float:
+    """The sentence F1 between the trees of two models, the mean over all pairs of models.
+
+    models: for each of them, which differ in their seed for instance, its best tree of every sentence.
+    """
+    if len(models) < 2:
+        raise ValueError(f"agreement is between models, got {len(models)}: give the trees of at least two")
+    between = Mean()
+    for first, second in combinations(models, 2):
+        between.add(score(first, second).sentence_f1(counted))
+    return between.value
+
+
+def _pairs(beams: Weighted) -> Iterable[tuple[Tree, float]]:
+    return ((beam[0], beam[1]) for beam in beams)

@@ -1,0 +1,153 @@
+"""How well trees agree: unlabelled span precision, recall and F1, by the sentence and over a corpus.
+
+    scores = score(predicted, gold)
+    scores.corpus().f1, scores.sentence_f1(), scores.exact_match
+    scores.sentence_f1("nontrivial")
+
+A constituent is right if the gold standard has one over the same leaves. Which constituents count is a choice:
+
+    "merged"      those of two leaves or more, the whole sentence among them: N−1 of a binary tree. EVALB's choice.
+    "nontrivial"  less the whole sentence, which every tree has: N−2. A choice of grammar induction.
+    "all"         single leaves too, which every tree has: 2N−1.
+
+With m matches among p predicted and g gold constituents, precision is m/p, recall m/g and F1 = 2m/(p+g). Over a corpus
+m, p and g are summed first; the sentence level is the mean of the sentences' F1. Where neither side has a constituent
+that counts (one leaf; two leaves without the trivial ones) there is nothing to be right about: the sentence is left
+out of the mean. A value that is not defined is NaN.
+
+The gold standard may be a `Bracketing` with fewer constituents than a binary tree must have. Then all of the tree's
+still count against it, so that no binary tree reaches a precision or an F1 of 1: the most is what the gold
+standard's own binarisation gets.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from beamtree.checks import check_choice
+from beamtree.trees.bracketing import Bracketing
+from beamtree.trees.tree import Tree
+
+Counted = Literal["merged", "nontrivial", "all"]
+COUNTED: tuple[Counted, ...] = get_args(Counted)
+Gold = Tree | Bracketing
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many constituents of one or more sentences match, and how many there are."""
+
+    matched: int | float = 0  # no integer where it is expected over several trees
+    predicted: int = 0
+    gold: int = 0
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(self.matched + other.matched, self.predicted + other.predicted, self.gold + other.gold)
+
+    @property
+    def precision(self) -> float:
+        return self.matched / self.predicted if self.predicted else float("nan")
+
+    @property
+    def recall(self) -> float:
+        return self.matched / self.gold if self.gold else float("nan")
+
+    @property
+    def f1(self) -> float:
+        total = self.predicted + self.gold
+        return 2 * self.matched / total if total else float("nan")
+
+    def counting(self, counted: Counted, size: int) -> "Counts":
+        """The same for another choice of what counts, from the merged constituents of a sentence of so many leaves:
+        the trivial ones always match."""
+        if counted == "merged":
+            return self
+        trivial = size if counted == "all" else -(size > 1)
+        return Counts(self.matched + trivial, self.predicted + trivial, self.gold + trivial)
+
+
+class Scores:
+    """The scores of a corpus, to which sentences are added one by one."""
+
+    def __init__(self) -> None:
+        self.sentences = 0
+        self._exact = 0
+        self._corpus = dict.fromkeys(COUNTED, Counts())
+        self._f1 = {counted: Mean() for counted in COUNTED}
+
+    def add(self, predicted: Tree, gold: Gold) -> None:
+        merged = count(predicted, gold)
+        self.sentences += 1
+        self._exact += merged.matched == merged.gold
+        for counted in COUNTED:
+            counts = merged.counting(counted, len(predicted))
+            self._corpus[counted] += counts
+            self._f1[counted].add(counts.f1)
+
+    def corpus(self, counted: Counted = "merged") -> Counts:
+        """The counts of all sentences together."""
+        check_choice("counted", counted, COUNTED)
+        return self._corpus[counted]
+
+    def sentence_f1(self, counted: Counted = "merged") -> float:
+        """The mean of the sentences' F1, of those that have a constituent that counts."""
+        check_choice("counted", counted, COUNTED)
+        return self._f1[counted].value
+
+    @property
+    def exact_match(self) -> float:
+        """The share of sentences whose tree has every gold constituent; if gold trees are binary, the same tree."""
+        return self._exact / self.sentences if self.sentences else float("nan")
+
+
+class Mean:
+    """A running mean; NaN, which says that a sentence has no such value, is left out."""
+
+    def __init__(self) -> None:
+        self.number, self._sum = 0, 0.0
+
+    def add(self, value: int | float) -> None:
+        if value == value:
+            self.number += 1
+            self._sum += value
+
+    @property
+    def value(self) -> float:
+        return self._sum / self.number if self.number else float("nan")
+
+
+def score(predicted: Iterable[Tree], gold: Iterable[Gold]) -> Scores:
+    """The scores of trees against a gold tree, or bracketing, for each."""
+    scores = Scores()
+    for tree, standard in zip(predicted, gold, strict=True):
+        scores.add(tree, standard)
+    return scores
+
+
+def count(predicted: Gold, gold: Gold) -> Counts:
+    """The merged constituents of a sentence: those that match, and those of either side."""
+    check_size(predicted, gold)
+    ours, theirs = constituents(predicted), constituents(gold)
+    return Counts(len(ours & theirs), len(ours), len(theirs))
+
+
+def check_size(predicted: Gold, gold: Gold) -> None:
+    if len(predicted) != len(gold):
+        raise ValueError(f"a tree of {len(predicted)} leaves and one of {len(gold)} cannot be compared")
+
+
+def constituents(tree: Gold) -> set[int]:
+    """The merged constituents, each as one number: these sets are compared, and pairs would take twice the time."""
+    size = len(tree)
+    if isinstance(tree, Bracketing):
+        return {(end - 1) * size + start for start, end in tree.spans}
+    found: set[int] = set()
+    starts: list[int] = []  # of the constituents that wait for the next leaf
+    for position, ended in enumerate(tree.reduces):
+        starts.append(position)
+        if ended:
+            del starts[-1]
+            row = position * size
+            found.update([row + start for start in starts[-ended:]])
+            del starts[len(starts) - ended + 1 :]
+    return found
