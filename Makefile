@@ -5,10 +5,10 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint format types pytest test bench clean
+.PHONY: help setup demo lint format types pytest test test-web bench clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
 
 setup: $(STAMP)  ## create .venv and install beamtree with its development tools (PYTHON=python3.12 to choose)
 
@@ -25,7 +25,7 @@ demo: setup  ## train a small model in minutes, test it on longer inputs than it
 	@echo; echo "On expressions of the training's kind, and on longer ones:"
 	$(BIN)/beamtree evaluate runs/demo
 	@echo; echo "What it reads in an expression:"
-	$(BIN)/beamtree parse runs/demo "[MAX 2 9 [MIN 4 7 ] 0 ]"
+	$(BIN)/beamtree parse runs/demo "[MAX 2 9 [MIN 4 7 ] 0 ]" --ascii --top 1
 
 lint: setup  ## check style and formatting
 	$(BIN)/ruff check .
@@ -43,6 +43,11 @@ pytest: setup  ## run the tests alone, in parallel (ARGS="-k topk" to choose)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 test: lint types pytest  ## everything a change must pass: lint, types, tests
+
+test-web: setup  ## test the page in a real browser, which this installs into .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt playwright
+	browser=$$($(BIN)/python tests/web/browser.py) && \
+	  OMP_NUM_THREADS=1 BEAMTREE_BROWSER="$$browser" $(BIN)/python -m pytest -m web tests/web $(ARGS)
 
 bench: setup  ## measure the engines beside the reference (ARGS="..." are passed on)
 	$(BIN)/beamtree bench $(ARGS)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from beamtree import __version__
-from beamtree.cli import bench, data, evaluate, models, parse, report, train
+from beamtree.cli import analyse, bench, data, evaluate, models, parse, report, serve, train
 from beamtree.cli.terminal import INTERRUPTED, Group
 
 
@@ -65,6 +65,8 @@ def program(
 app.command("train", epilog=train.EXAMPLE)(train.train_command)
 app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate_command)
 app.command("parse", epilog=parse.EXAMPLE)(parse.parse_command)
+app.command("analyse", epilog=analyse.EXAMPLE)(analyse.analyse_command)
+app.command("serve", epilog=serve.EXAMPLE)(serve.serve_command)
 app.command("report", epilog=report.EXAMPLE)(report.report_command)
 app.command("models", epilog=models.EXAMPLE)(models.models_command)
 app.add_typer(data.app, name="data")

@@ -1,0 +1,92 @@
+"""Takes the README's pictures of the terminal and the page from the real thing: `python docs/screenshots.py [MODEL …]`.
+
+It serves the models (all shipped ones by default), opens the page in Chromium and writes docs/page.png,
+docs/page-phone.png, and docs/page-compare.png where two of the models read ListOps; and docs/parse.png, which is what
+`beamtree parse` prints. It needs the extra "web", Playwright and a browser; `make test-web` installs all three.
+"""
+
+import shlex
+import signal
+import subprocess
+import sys
+from html import escape
+from pathlib import Path
+from urllib.parse import urlencode
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS.parent / "tests"))
+
+from web import browser, toy_models  # noqa: E402 (they lie beside the tests)
+
+EXPRESSION = "[MAX 2 9 [MIN 4 7 ] 0 ]"
+TERMINAL = """<style>
+body { margin: 0; display: inline-block; background: #1d2125; color: #e8e8e8; }
+pre { margin: 0; padding: 1rem 2rem 1rem 1rem; font: 14px/1.35 "DejaVu Sans Mono", monospace; }
+</style>
+<pre></pre>"""
+
+
+def opened(chromium: Browser, address: str, width: int, height: int, scheme: str, **view: str) -> Page:
+    """The page with this view, at twice the pixels so that it stays sharp on any screen."""
+    page = chromium.new_page(
+        viewport={"width": width, "height": height}, device_scale_factor=2, color_scheme=scheme, reduced_motion="reduce"
+    )
+    page.goto(f"{address}/#{urlencode(view)}")
+    page.wait_for_selector("#panels:not([aria-busy]) svg.tree")
+    return page
+
+
+def take(page: Page, name: str) -> None:
+    page.screenshot(path=DOCS / name)
+    page.close()
+    print(DOCS / name)
+
+
+def take_terminal(chromium: Browser, model: str) -> None:
+    """What a command prints, under the command."""
+    command = ["parse", model, EXPRESSION, "--ascii", "--top", "1"]
+    said = subprocess.run(
+        [sys.executable, "-m", "beamtree", *command], capture_output=True, text=True, check=True
+    ).stdout
+    page = chromium.new_page(device_scale_factor=2)
+    page.set_content(TERMINAL.replace("</pre>", escape(f"$ beamtree {shlex.join(command)}\n{said}") + "</pre>"))
+    page.locator("body").screenshot(path=DOCS / "parse.png")
+    page.close()
+    print(DOCS / "parse.png")
+
+
+def main(models: list[str]) -> None:
+    process = toy_models.start(Path.cwd(), *models)
+    try:
+        address = toy_models.address(process)
+        with sync_playwright() as playwright:
+            chromium = playwright.chromium.launch(
+                executable_path=browser.find(), env=browser.environment(), args=["--no-sandbox"]
+            )
+            told = chromium.new_page().request.get(f"{address}/api/models").json()["models"]
+            known = [model["name"] for model in told if model["task"].startswith("listops")]
+            if not known:
+                raise SystemExit("the pictures show an expression of ListOps, and none of the models reads those")
+            take_terminal(chromium, known[0])
+            page = opened(chromium, address, 1200, 1340, "light", model=known[0], text=EXPRESSION)
+            page.locator("svg.chart .constituent").first.hover()
+            take(page, "page.png")
+            take(
+                opened(chromium, address, 390, 844, "dark", model=known[0], text=EXPRESSION, step="4"), "page-phone.png"
+            )
+            if len(known) > 1:
+                view = {"model": known[0], "compare": known[1], "text": EXPRESSION}
+                take(opened(chromium, address, 1400, 1320, "light", **view), "page-compare.png")
+            chromium.close()
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

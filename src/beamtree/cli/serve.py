@@ -1,0 +1,127 @@
+"""`beamtree serve`: the page that shows what models read in a text, and its JSON interface."""
+
+# ruff: noqa: B006 (a list is how typer is told the default of a repeatable argument; nothing changes it)
+
+import importlib.util
+import os
+import socket
+import sys
+import webbrowser
+from typing import Annotated, Any
+
+import typer
+
+from beamtree.bench import find_device
+from beamtree.checks import check_integer
+
+EXAMPLE = (
+    "Examples: the models that come with beamtree; two runs to compare, on another port\n\n"
+    "  beamtree serve --open\n\n"
+    "  beamtree serve runs/listops/bt-grc-seed0 runs/listops/bt-grc-onesoft-seed0 --port 8080"
+)
+_NEEDED = ("fastapi", "uvicorn")
+_LAST_PORT = 65_535
+_GRACE = 2  # seconds for answers under way when the server is told to stop
+
+
+def serve_command(
+    models: Annotated[
+        list[str], typer.Argument(metavar="MODEL", help="Runs' folders, shipped models, hub ids; all shipped ones.")
+    ] = [],
+    host: Annotated[str, typer.Option(help="The address to listen on; others than your own machine's are public.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(help="0 takes any that is free.")] = 8000,
+    opened: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    allow_host: Annotated[
+        list[str], typer.Option(help="A name under which the server is reached, besides addresses and localhost.")
+    ] = [],
+    max_tokens: Annotated[int, typer.Option(help="Tokens of a text at most.")] = 2_000,
+    max_characters: Annotated[int, typer.Option(help="Characters of a text at most.")] = 20_000,
+    max_waiting: Annotated[int, typer.Option(help="Requests that may wait for a model.")] = 256,
+    max_seconds: Annotated[int, typer.Option(help="Seconds until a request is answered at most.")] = 60,
+) -> None:
+    """Serve a page that shows what models read in a text: label, trees, and how they were built.
+
+    Only this machine reaches it, unless --host says otherwise. Ctrl-C ends it. The page works without the internet;
+    programs use /api/parse, which /docs describes.
+    """
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ValueError(f"serve needs {' and '.join(missing)}, not installed here: pip install 'beamtree[web]'")
+    if not 0 <= port <= _LAST_PORT:
+        raise ValueError(f"port is {port}: it must be between 0 and {_LAST_PORT:,}")
+    limits = {"tokens": max_tokens, "characters": max_characters, "waiting": max_waiting, "seconds": max_seconds}
+    for name, value in limits.items():
+        check_integer(f"max-{name}", value, at_least=1)
+    place = find_device(device)
+    with _listening(host, port) as listener:  # before the models are loaded: a port that is taken is told at once
+        from beamtree import pretrained  # here: what these import takes long
+        from beamtree.web.app import create_app
+        from beamtree.web.worker import Limits
+
+        names = list(dict.fromkeys(models)) or pretrained.shipped()
+        if not names:
+            raise ValueError("no model comes with this version of beamtree: give the folder of a run")
+        loaded = {name: pretrained.load(name, place) for name in names}
+        app = create_app(loaded, Limits(**limits), hosts=["localhost", host, socket.gethostname(), *allow_host])
+        _run(app, listener, _address(host, listener), names, opened)
+    if any(worker.busy for worker in app.state.workers):
+        # A thread inside of PyTorch cannot be told to stop, and would crash the interpreter's own, orderly end.
+        sys.stdout.flush()
+        os._exit(0)
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket that holds the port."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (socket.gaierror, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, socket.gaierror) else "no name of a machine"
+        raise ValueError(f"host is {host!r}, which cannot be found ({reason}): try 127.0.0.1") from None
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a server that has just ended is no obstacle
+    try:
+        listener.bind(place)
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        raise ValueError(
+            f"cannot listen on port {port} of {host} ({error.strerror}): choose another with --port, or 0 for any"
+        ) from None
+    return listener
+
+
+def _address(host: str, listener: socket.socket) -> str:
+    """What to type into a browser; a server on all addresses is reached here by this machine's own."""
+    own = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://{f'[{own}]' if ':' in own else own}:{listener.getsockname()[1]}"
+
+
+def _run(app: Any, listener: socket.socket, address: str, names: list[str], opened: bool) -> None:
+    """Serve until Ctrl-C, which is how it is meant to end."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        """Tells its address once it answers; when it ends, nobody is left waiting."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            typer.echo(f"{', '.join(names)} at {address} (Ctrl-C ends it)")
+            sys.stdout.flush()
+            if opened:
+                webbrowser.open(address)
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            for worker in app.state.workers:
+                worker.stop()
+            await super().shutdown(sockets)
+
+    settings = uvicorn.Config(
+        app, log_level="error", access_log=False, server_header=False, timeout_graceful_shutdown=_GRACE
+    )
+    try:
+        Server(settings).run([listener])
+    except KeyboardInterrupt:
+        return

@@ -1,0 +1,53 @@
+"""The page as one HTML file that needs no server: for a paper's supplement, or to send to somebody."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from beamtree.web import SCRIPTS, STYLE, read
+
+
+def page(documents: Sequence[Mapping[str, Any]]) -> str:
+    """A self-contained page over documents, as `beamtree.answers.as_json` makes them.
+
+    The file loads nothing: its policy allows the script and the style that stand in it, and no request at all.
+    """
+    if not documents:
+        raise ValueError("there is no document to show: a page needs at least one")
+    style, script = read(STYLE), "\n".join(map(read, SCRIPTS))
+    policy = f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; base-uri 'none'"
+    # The documents come last: nothing is looked for in what users wrote.
+    text = _replaced(
+        read("page.html"),
+        '<meta charset="utf-8">',
+        f'<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" content="{policy}">',
+    )
+    text = _replaced(text, f'<link rel="stylesheet" href="{STYLE}">', f"<style>{style}</style>")
+    text = _replaced(text, '<link rel="icon" href="icon.svg">\n', "")
+    tags = "\n".join(f'<script src="{name}"></script>' for name in SCRIPTS)
+    before, after = _split(text, tags)
+    data = f'<script type="application/json" id="documents">{_embedded(documents)}</script>'
+    return f"{before}{data}\n<script>{script}</script>{after}"
+
+
+def _embedded(documents: Sequence[Mapping[str, Any]]) -> str:
+    """JSON that can end no script element, and that is JavaScript too, whose lines end where JSON's do not."""
+    text = json.dumps(list(documents), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _digest(text: str) -> str:
+    """How a content security policy names the one script or style that it allows."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _replaced(text: str, old: str, new: str) -> str:
+    return new.join(_split(text, old))
+
+
+def _split(text: str, mark: str) -> tuple[str, str]:
+    before, *after = text.split(mark)
+    assert len(after) == 1, f"page.html has {mark!r} {len(after)} times, not once"
+    return before, after[0]

@@ -1,0 +1,79 @@
+"""For the tests of the page: models, a server, and a real browser, without which its tests are skipped."""
+
+import importlib.util
+import os
+
+import pytest
+
+from web import browser, toy_models
+
+# The tests of the server cannot even be read without it; the machine of a GPU may lack it.
+collect_ignore = [] if importlib.util.find_spec("fastapi") else ["test_app.py", "test_guard.py"]
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "web: needs Chromium and Playwright ('make test-web' installs them)")
+
+
+def pytest_collection_modifyitems(items):
+    # A browser that was named must be there: then nothing is skipped in silence.
+    if "BEAMTREE_BROWSER" in os.environ or (importlib.util.find_spec("playwright") and browser.find()):
+        return
+    for item in items:
+        if item.get_closest_marker("web"):
+            item.add_marker(pytest.mark.skip(reason="needs Chromium and Playwright: make test-web"))
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """Where the models lie."""
+    found = tmp_path_factory.mktemp("models")
+    toy_models.save_all(found)
+    return found
+
+
+@pytest.fixture(scope="session")
+def server(folder):
+    with toy_models.serving(folder, "one", "two", "english", "pairs") as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        # Without its sandbox Chromium runs as root too; it visits nothing but the page.
+        found = playwright.chromium.launch(
+            executable_path=browser.find(), env=browser.environment(), args=["--no-sandbox"]
+        )
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def visit(chromium):
+    """Opens an address in a new window, as `visit(address, width=360)`. No page may complain or ask elsewhere."""
+    contexts, troubles = [], []
+
+    def open_page(address, width=1200, height=900, **settings):
+        context = chromium.new_context(viewport={"width": width, "height": height}, **settings)
+        context.set_default_timeout(10_000)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: troubles.append(f"error: {error}"))
+        page.on("console", lambda message: troubles.append(message.text) if _is_trouble(message) else None)
+        own = address.split("#")[0].rsplit("/", 1)[0]
+        page.on("request", lambda asked: troubles.append(asked.url) if not asked.url.startswith(own) else None)
+        page.goto(address)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert troubles == []
+
+
+def _is_trouble(message):
+    # An answer with the status of a mistake is told on the console by the browser itself.
+    return message.type in ("error", "warning") and "Failed to load resource" not in message.text

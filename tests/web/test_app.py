@@ -1,0 +1,242 @@
+"""The JSON interface: documents, refusals in a sentence, and a server that answers while its models read."""
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from html.parser import HTMLParser
+
+import pytest
+from fastapi.testclient import TestClient
+
+from beamtree.answers import answers, as_json
+from beamtree.pretrained import load
+from beamtree.web import SCRIPTS, STYLE, app, worker
+from beamtree.web.worker import Limits
+from web.toy_models import EXPRESSION
+
+ADDRESS = "http://127.0.0.1:8000"
+
+
+@pytest.fixture(scope="module")
+def models(folder):
+    return {name: load(folder / name) for name in ("one", "english", "pairs")}
+
+
+@pytest.fixture(scope="module")
+def client(models):
+    limits = Limits(characters=500, tokens=50)
+    return TestClient(app.create_app(models, limits), base_url=ADDRESS)
+
+
+def ask(client, **asked):
+    return client.post("/api/parse", json=asked)
+
+
+def test_the_models_are_listed_with_what_a_client_must_know(client, models):
+    told = client.get("/api/models").json()
+    assert [each["name"] for each in told["models"]] == ["one", "english", "pairs"]
+    assert [each["pair"] for each in told["models"]] == [False, False, True]
+    assert told["models"][0]["labels"] == list(models["one"].labels)
+    assert told["models"][0]["encoder"] == "bt-grc"
+    assert told["limits"] == {"characters": 500, "tokens": 50, "waiting": 256, "seconds": 60}
+
+
+def test_every_example_can_be_parsed(client):
+    for each in client.get("/api/models").json()["models"]:
+        answer = ask(client, model=each["name"], **dict(zip(("text", "second"), each["example"], strict=False)))
+        assert answer.status_code == 200, answer.text
+        assert len(answer.json()["sides"]) == (2 if each["pair"] else 1)
+
+
+def test_the_answer_is_the_document_of_the_text(client, models):
+    (expected,) = answers(models["one"], [EXPRESSION])
+    answer = ask(client, model="one", text=EXPRESSION)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json() == json.loads(json.dumps(as_json(expected, "one")))
+
+
+def test_a_pair_has_two_texts_and_one_alone_has_no_label(client, models):
+    (expected,) = answers(models["pairs"], ["( not a )\tb"])
+    assert ask(client, model="pairs", text="( not a )", second="b").json() == as_json(expected, "pairs")
+    assert ask(client, model="pairs", text="(\tnot a\t)", second="b").json()["label"] == expected.label
+    alone = ask(client, model="pairs", text="( not a )", second="").json()
+    assert alone["label"] is None
+    assert len(alone["sides"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "message"),
+    [
+        ({"model": "oen", "text": "5"}, 422, "unknown model 'oen' (did you mean 'one'?); known: one, english, pairs"),
+        ({"model": "one", "text": ""}, 422, "the text '' is empty"),
+        ({"model": "one", "text": "[MXA 1 ]"}, 422, "unknown token '[MXA' (did you mean '[MAX'?)"),
+        ({"model": "one", "text": "5", "second": "6"}, 422, "one reads single texts"),
+        ({"model": "one"}, 422, "text: Field required"),
+        ({"text": "5"}, 422, "model: Field required"),
+        ({"model": "one", "text": 5}, 422, "text: Input should be a valid string"),
+        ({"model": "one", "text": ["5", "6"]}, 422, "text: Input should be a valid string"),
+        ({"model": "one", "text": "5", "file": "/etc/passwd"}, 422, "file: Extra inputs are not permitted"),
+        ({"model": "one", "text": "1 " * 51}, 413, "the text has 51 tokens: 50 are the most"),
+        ({"model": "pairs", "text": "a", "second": "a " * 51}, 413, "the text has 51 tokens: 50 are the most"),
+        ({"model": "one", "text": "1" * 501}, 413, "the text has 501 characters: 500 are the most"),
+        ({"model": "pairs", "text": "a", "second": " " * 501}, 413, "501 characters"),
+        ({"model": "one", "text": "1" * 50_000}, 413, "bytes"),
+    ],
+)
+def test_what_is_wrong_is_told_in_a_sentence(client, asked, status, message):
+    answer = ask(client, **asked)
+    assert answer.status_code == status
+    assert list(answer.json()) == ["error"]
+    assert message in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b'"text"', b"null", b"\xff\xfe", b'{"model": "one", "text": "\\ud800"}']
+)
+def test_a_body_that_is_no_request_is_refused(client, body):
+    answer = client.post("/api/parse", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 422
+    assert answer.json()["error"]
+
+
+def test_half_a_character_is_refused_where_any_word_is_taken(client):
+    body = b'{"model": "english", "text": "a \\udc80 film"}'
+    answer = client.post("/api/parse", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 422
+    assert "half of a surrogate pair" in answer.json()["error"]
+    assert ask(client, model="english", text="a 🎬 film\0 <b>").status_code == 200
+
+
+def test_no_name_that_a_client_sends_becomes_a_path(client, folder):
+    for name in (str(folder / "one"), "./one", "../one", "two", "owner/name", "/etc/passwd"):
+        answer = ask(client, model=name, text="5")
+        assert answer.status_code == 422
+        assert "unknown model" in answer.json()["error"]
+    for path in ("/app.py", "/../app.py", "/%2e%2e/app.py", "/one/config.yaml", "/view.js/../app.py"):
+        assert client.get(path).status_code == 404
+
+
+def test_other_ways_of_asking_are_refused_as_json(client):
+    assert client.get("/api/parse").status_code == 405
+    assert client.get("/nothing").json() == {"error": "Not Found"}
+
+
+class Slow:
+    """Answers that are held back until they are let go; it knows what was read."""
+
+    def __init__(self):
+        self.begun, self.go, self.read = threading.Event(), threading.Event(), []
+
+    def __call__(self, model, texts):
+        self.read += texts
+        self.begun.set()
+        assert self.go.wait(30)
+        return answers(model, texts)
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    held = Slow()
+    monkeypatch.setattr(worker, "answers", held)
+    yield held
+    held.go.set()
+
+
+def test_an_answer_that_takes_too_long_is_given_up_and_what_waited_is_never_read(models, slow):
+    served = app.create_app({"one": models["one"], "two": models["one"]}, Limits(seconds=1))
+    with TestClient(served, base_url=ADDRESS) as client, ThreadPoolExecutor() as threads:
+        late = [threads.submit(ask, client, model="one", text=str(number)) for number in range(3)]
+        for each in late:
+            answer = each.result(timeout=20)
+            assert answer.status_code == 504
+            assert "has not answered within 1 seconds" in answer.json()["error"]
+        assert len(slow.read) == 1
+        slow.go.set()
+        assert ask(client, model="one", text="7").status_code == 200
+        assert len(slow.read) == 2
+
+
+def test_the_server_answers_while_a_model_reads(models, slow):
+    served = app.create_app({"one": models["one"]}, Limits(waiting=2))
+    with TestClient(served, base_url=ADDRESS) as client, ThreadPoolExecutor() as threads:
+        first = threads.submit(ask, client, model="one", text="1")
+        assert slow.begun.wait(20)
+        assert client.get("/api/models").status_code == 200
+        assert client.get("/").status_code == 200
+        waiting = [threads.submit(ask, client, model="one", text="2") for _ in range(3)]
+        # Two may wait; whichever of the three comes last is told so at once.
+        refused = next(each.result() for each in _as_they_come(waiting))
+        assert refused.status_code == 503
+        assert "2 requests wait for one already" in refused.json()["error"]
+        assert refused.headers["retry-after"] == "1"
+        slow.go.set()
+        assert first.result(timeout=20).status_code == 200
+        assert sorted(each.result(timeout=20).status_code for each in waiting) == [200, 200, 503]
+
+
+def _as_they_come(futures):
+    from concurrent.futures import as_completed
+
+    return as_completed(futures, timeout=20)
+
+
+def test_one_text_at_a_time_is_read_by_a_model(models, monkeypatch):
+    reading, most = 0, 0
+
+    def counted(model, texts):
+        nonlocal reading, most
+        reading += 1
+        most = max(most, reading)
+        found = list(answers(model, texts))
+        reading -= 1
+        return iter(found)
+
+    monkeypatch.setattr(worker, "answers", counted)
+    with (
+        TestClient(app.create_app({"one": models["one"]}), base_url=ADDRESS) as client,
+        ThreadPoolExecutor(8) as threads,
+    ):
+        results = list(threads.map(lambda number: ask(client, model="one", text=str(number % 10)), range(40)))
+    assert [result.json()["text"] for result in results] == [str(number % 10) for number in range(40)]
+    assert most == 1
+
+
+def test_the_interface_describes_itself_and_its_page_loads_nothing_from_elsewhere(client):
+    described = client.get("/openapi.json").json()
+    assert set(described["paths"]) == {"/api/models", "/api/parse"}
+    assert {"200", "413", "415", "422", "503", "504"} <= set(described["paths"]["/api/parse"]["post"]["responses"])
+    assert "50 tokens" in described["paths"]["/api/parse"]["post"]["description"]
+    for path in ("/", "/docs"):
+        for name, value in Links(client.get(path).text).found:
+            assert "//" not in value, (path, name)
+            assert value == "." or client.get(f"/{value}").status_code == 200
+
+
+def test_the_page_loads_every_script_in_its_order(client):
+    found = [value for name, value in Links(client.get("/").text).found if name == "src"]
+    assert found == list(SCRIPTS)
+    assert client.get("/dom.js").headers["content-type"].startswith("text/javascript")
+    assert client.get(f"/{STYLE}").headers["content-type"].startswith("text/css")
+
+
+class Links(HTMLParser):
+    """What a page refers to."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found += [(name, value) for name, value in attrs if name in ("src", "href", "action")]
+
+
+def test_limits_are_at_least_one():
+    with pytest.raises(ValueError, match="tokens is 0: it must be an integer of at least 1"):
+        Limits(tokens=0)
+
+
+def test_a_server_needs_a_model():
+    with pytest.raises(ValueError, match="there is no model to serve"):
+        app.create_app({})
