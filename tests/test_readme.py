@@ -16,6 +16,7 @@ from beamtree.recipes import settings
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+PAGES = [README, ROOT / "docs" / "training.md", ROOT / "docs" / "results.md"]
 UNNAMED = ("training.dev_batch", "training.bucket_factor")  # settings that the page can do without
 
 
@@ -57,7 +58,7 @@ def test_commands_run():
         assert ("reference" if quick else "listops") in run.stdout
 
 
-@pytest.mark.parametrize("page", [README, ROOT / "docs" / "training.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_that_take_long_are_at_least_understood(page):
     program = typer.main.get_command(app)
     lines = [line.split(" #")[0] for block in blocks("sh", page) for line in block.splitlines()]
