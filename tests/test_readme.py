@@ -16,7 +16,7 @@ from beamtree.recipes import settings
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "docs" / "training.md", ROOT / "docs" / "results.md"]
+PAGES = [README, ROOT / "docs" / "training.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "trees"))]
 UNNAMED = ("training.dev_batch", "training.bucket_factor")  # settings that the page can do without
 
 
