@@ -159,6 +159,22 @@ def test_weights_come_back_bit_by_bit(tmp_path):
         assert torch.equal(other.state_dict()[name].view(torch.int32), tensor.contiguous().view(torch.int32))
 
 
+@pytest.mark.parametrize(("exact", "size"), [(True, 2), (False, 4)])
+def test_frozen_weights_of_half_precision_take_half_the_room(tmp_path, exact, size):
+    write_config(tmp_path, config())
+    model, other = nn.Embedding(500, 10), nn.Embedding(500, 10)
+    with torch.no_grad():
+        model.weight.copy_(model.weight.half())
+        model.weight[7, 7] += 0 if exact else 1e-5
+    for frozen in (True, False):
+        model.weight.requires_grad_(not frozen)
+        runs.write_weights(tmp_path, model)
+        assert (tmp_path / runs.WEIGHTS).stat().st_size // 5000 == (size if frozen else 4)
+        runs.fill(other, runs.read_weights(tmp_path), "here")
+        assert other.weight.dtype == torch.float32
+        assert torch.equal(other.weight, model.weight)
+
+
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[:20], lambda b: b"", lambda b: b"PK\x03\x04" + b])
 def test_damaged_weights_are_answered_in_one_line(tmp_path, damage):
     write_config(tmp_path, config())

@@ -107,8 +107,13 @@ def read_results(folder: Folder) -> dict[str, Any]:
 
 
 def write_weights(folder: Folder, model: nn.Module) -> None:
-    """All weights of a model, frozen ones too."""
+    """All weights of a model. Frozen ones take half the room if they have no more than half precision, as vectors of
+    words may."""
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    for name, parameter in model.named_parameters():
+        short = weights[name].half()
+        if not parameter.requires_grad and torch.equal(short.to(weights[name].dtype), weights[name]):
+            weights[name] = short
     write_atomically(Path(folder) / WEIGHTS, safetensors.torch.save(weights))
 
 

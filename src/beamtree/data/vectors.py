@@ -94,7 +94,8 @@ class Vectors:
         matrix[has] = self.matrix[[row for row in found if row is not None]]
         # The old generator, as NumPy promises to keep its sequence: the rows are the same everywhere.
         bound = (3 / self.dim) ** 0.5
-        matrix[~has] = np.random.RandomState(seed).uniform(-bound, bound, (int((~has).sum()), self.dim))
+        drawn = np.random.RandomState(seed).uniform(-bound, bound, (int((~has).sum()), self.dim))
+        matrix[~has] = drawn.astype(self.matrix.dtype)  # as exact as the others, so that they can be stored alike
         matrix[vocabulary.PAD] = 0
         return torch.from_numpy(matrix)
 
