@@ -2,16 +2,19 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from beamtree import Tree
+from beamtree.bench_memory import watch_saved
 from beamtree.cells import GRC
+from beamtree.encoders import ordered_memory
 from beamtree.encoders.boundaries import close
-from beamtree.encoders.ordered_memory import Fold, OrderedMemory
+from beamtree.encoders.ordered_memory import OrderedMemory
+from beamtree.engine.fold import Fold
 from beamtree.interop import load_official, official_names
 from golden_cases import FILES, Golden
-from support import inputs
+from support import assert_batch_does_not_matter, assert_same, everything, inputs
 
 GOLDEN = [path for path in FILES if path.stem.startswith("ordered-memory")]
 
@@ -61,28 +64,7 @@ def test_encodings_and_gradients_are_those_of_the_published_code(path):
 @settings(max_examples=25)
 def test_padding_and_batch_mates_never_change_an_encoding(lengths, padding, slots, seed):
     encoder = make(seed, slots=slots)
-    x, batch = inputs(lengths, width=max(lengths) + padding, seed=seed)
-    x.requires_grad_()
-    together = encoder(x, batch)
-    gradient = torch.autograd.grad(together.state.sin().sum(), x)[0]
-    for i, n in enumerate(lengths):
-        own = x[i : i + 1, :n].detach().requires_grad_()
-        alone = encoder(own, batch[i : i + 1])
-        torch.testing.assert_close(together.state[i], alone.state[0], atol=1e-11, rtol=1e-11)
-        assert together.beams.trees()[i] == alone.beams.trees()[0]
-        own_gradient = torch.autograd.grad(alone.state.sin().sum(), own)[0][0]
-        torch.testing.assert_close(gradient[i, :n], own_gradient, atol=1e-11, rtol=1e-11)
-        assert not gradient[i, n:].any()
-
-
-def test_what_stands_in_the_padding_does_not_matter():
-    encoder = make()
-    x, lengths = inputs([6, 3, 1])
-    expected = encoder(x, lengths)
-    x[1, 3:], x[2, 1:] = torch.nan, torch.inf
-    found = encoder(x, lengths)
-    assert torch.equal(found.state, expected.state)
-    assert torch.equal(found.beams.nodes.states, expected.beams.nodes.states)
+    assert_batch_does_not_matter(encoder, lengths, padding, seed)
 
 
 def test_one_two_and_three_words():
@@ -127,12 +109,15 @@ def test_the_fold_is_the_cell_slot_by_slot(slots, dropped):
     shapes = (3, 6), (slots, 3, 6), (slots, 3, 1)
     leaf, finished, share = tensors = [torch.rand(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
     mask = torch.rand(slots, 3, 36, dtype=torch.float64).round().mul(2) if dropped else None
-    found = Fold.apply(cell.norm.eps, leaf, finished, share, mask, *cell.parameters())
+    found = Fold.apply(cell.norm.eps, leaf, finished, share, mask, None, *cell.parameters())
     expected = plain_fold(cell, leaf, finished, share, mask)
     torch.testing.assert_close(found, expected, atol=1e-13, rtol=0)
     inputs = (*tensors, *cell.parameters())
-    gradients = [torch.autograd.grad(out.sin().sum(), inputs) for out in (found, expected)]
-    torch.testing.assert_close(*gradients, atol=1e-12, rtol=0)
+    told = Fold.apply(cell.norm.eps, leaf, finished, share, mask, found.detach(), *cell.parameters())
+    assert torch.equal(told, found)
+    gradients = [torch.autograd.grad(out.sin().sum(), inputs) for out in (found, told, expected)]
+    torch.testing.assert_close(gradients[0], gradients[2], atol=1e-12, rtol=0)
+    torch.testing.assert_close(gradients[0], gradients[1], atol=0, rtol=0)
 
 
 def test_one_slot_is_a_recurrent_network():
@@ -225,6 +210,121 @@ def test_dropout_is_repeatable_and_off_at_test(rates):
     assert torch.equal(one, again)
     assert not torch.isclose(one, other).all()
     torch.testing.assert_close(encoder.eval()(x, lengths).state, make()(x, lengths).state)
+
+
+def test_what_dropout_keeps_is_scaled_up():
+    """So that the mean stays: of leaves, candidates, activations and cells, by their own rates."""
+    encoder = make(dropout=0.2, memory_dropout=0.5).train()
+    leaves = torch.ones(40, 3, 6, dtype=torch.float64)
+    assert encoder._drop(leaves, None).unique().tolist() == [0, 2]
+    steps = encoder._scaled(encoder._masks(range(10, 50), leaves, None), leaves)
+    assert len(steps) == 40
+    for masks, factor in zip(zip(*steps, strict=True), (2, 2, 1.25), strict=True):
+        found = torch.stack(masks)
+        assert found.unique().tolist() == [0, factor]
+        assert abs(found.mean() - 1) < 0.1
+
+
+def both_engines(lengths, seed=0, **options):
+    """What engine "torch" gives, and what "graph" does, which launches its graphs here as it would on a GPU."""
+    x, lengths = inputs(lengths, seed=seed)
+    encoder = make(seed, **options).train()
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ordered_memory, "why_not_captured", lambda leaves: None)  # which wants float32
+        for encoder.engine in ("torch", "graph"):
+            found.append(everything(encoder, x, lengths))
+    return found
+
+
+@pytest.fixture
+def stretches():
+    pytest.importorskip("triton")
+    from beamtree.engine.fused import stretches
+
+    yield stretches
+    stretches.release()
+
+
+@pytest.mark.parametrize(
+    "rates", [{}, {"dropout": 0.3}, {"memory_dropout": 0.3}, {"dropout": 0.2, "memory_dropout": 0.1}]
+)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    slots=st.integers(1, 6),
+    longest=st.integers(1, 9),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_engines_agree_under_the_same_dropout(rates, lengths, slots, longest, seed, stretches):
+    """Encodings, nodes, trees and gradients, with stretches of any length: also where slots are still closed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stretches, "LONGEST", longest)
+        assert_same(*both_engines(lengths, seed, slots=slots, **rates), atol=1e-11)
+
+
+def test_engines_agree_where_p_is_hard(stretches):
+    """Many slots close again: their p is 0, and no gradient may be NaN."""
+    for seed in range(3):
+        assert_same(*both_engines([12, 7], seed, strength=1e4, slots=5), atol=1e-9)
+
+
+def test_engine_graph_keeps_a_fraction_of_what_torch_does(stretches):
+    """Candidates, masks of one byte, and the memory before each stretch; nothing of the steps themselves."""
+    x, lengths = inputs([65], dtype=torch.float32)
+    encoder = make(slots=8, dropout=0.1, memory_dropout=0.1).float().train()
+    kept = {}
+    for encoder.engine in ("torch", "graph"):
+        saved = {}
+        with watch_saved(saved, [*encoder.parameters(), x]):
+            state = encoder(x, lengths).state
+        kept[encoder.engine] = sum(saved.values())
+        assert state.requires_grad
+    assert 0 < kept["graph"] < kept["torch"] / 3
+
+
+def test_on_a_cpu_auto_is_torch(monkeypatch):
+    monkeypatch.setattr(ordered_memory, "why_not_captured", lambda leaves: pytest.fail("asked for a graph"))
+    encoder = make()
+    assert encoder.engine == "auto"
+    encoder(*inputs([4, 2]))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "interpreted", "message"),
+    [(torch.float64, True, "float32, not in torch.float64"), (torch.float32, False, "CUDA device, not on cpu")],
+)
+def test_what_cannot_be_captured_is_refused(dtype, interpreted, message, monkeypatch):
+    """Also for one word, which takes no step."""
+    triton = pytest.importorskip("triton")
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", interpreted)
+    encoder = make(engine="graph").to(dtype)
+    for length in (1, 4):
+        with pytest.raises(ValueError, match=f"engine 'graph' cannot do this: .*{message}; engine 'torch' can"):
+            encoder(*inputs([length], dtype=dtype))
+
+
+@pytest.mark.parametrize("engine", ["torch", "graph"])
+def test_bfloat16_autocast_stays_close(engine, stretches):
+    torch.manual_seed(0)
+    encoder = OrderedMemory(32, slots=4, engine=engine)
+    x, lengths = inputs([7, 4], dim=32, dtype=torch.float32)
+    exact = encoder(x, lengths).state
+    with torch.autocast("cpu", torch.bfloat16):
+        near = encoder(x, lengths).state
+    assert near.dtype == torch.float32
+    torch.testing.assert_close(near, exact, atol=0.05, rtol=0.05)
+    weights = [weight for name, weight in encoder.named_parameters() if name != "scorer.bias"]
+    expected, found = (torch.autograd.grad(state.sin().sum(), weights) for state in (exact, near))
+    for a, b in zip(found, expected, strict=True):
+        assert (a - b).norm() <= 0.05 * b.norm() + 1e-3
+
+
+def test_an_unknown_engine_is_refused():
+    with pytest.raises(
+        ValueError, match="unknown engine 'graphs' \\(did you mean 'graph'\\?\\); known: auto, torch, graph"
+    ):
+        OrderedMemory(6, engine="graphs")
 
 
 @pytest.mark.parametrize(

@@ -14,20 +14,23 @@ them by softmax(a), a the log-probability of a tree's draws, which the paper doe
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from beamtree.beams import Beams, Encoding
+from beamtree import engine as engines
+from beamtree.beams import Encoding
 from beamtree.cells import TreeLSTM
 from beamtree.checks import check_choice, check_flag, check_integer, check_rate
 from beamtree.encoders import beam_tree
-from beamtree.encoders.base import Encoder, in_full, node_dropout
+from beamtree.encoders.base import Cost, Encoder, average, best_first, in_full, node_dropout
 from beamtree.encoders.beam_tree import CELLS
 from beamtree.engine import straight_through, straight_through_reference
-from beamtree.engine.base import Chart, Request
+from beamtree.engine.base import Chart
+from beamtree.engine.straight_through import Samples
 
 # The published code's names of modules → ours, for each cell.
 OFFICIAL = beam_tree.OFFICIAL | {
@@ -37,15 +40,21 @@ OFFICIAL = beam_tree.OFFICIAL | {
         "decide_linear": "scorer",
     },
 }
-ENGINES: dict[str, Callable[[Request], Chart]] = {
+ENGINES: dict[str, Callable[[Samples], Chart]] = {
     "auto": straight_through.encode,
     "reference": straight_through_reference.encode,
     "torch": straight_through.encode,
+    "triton": partial(engines.encode, engine="triton"),
 }
 
 
 class GumbelTree(Encoder):
-    """A Gumbel-Tree encoder. Its beams are the sampled trees, most probable first."""
+    """Trees that are drawn merge by merge, with straight-through gradients.
+
+    Its beams are the sampled trees, most probable first.
+    """
+
+    cost = Cost("N−1 + 2K(N−2)", "N−1", "K·N·D + K·N²")
 
     def __init__(
         self,
@@ -66,7 +75,7 @@ class GumbelTree(Encoder):
         dropout: inside the cell; a node keeps its mask (see `beamtree.dropout`), and has the same in every sample.
         stochastic: whether there is noise at all; without it the best candidate is always taken.
         weighted: average the samples by their probabilities, as the published code does, instead of evenly.
-        engine: "auto", "torch" or "reference".
+        engine: "torch", which "auto" is; "triton", in fused kernels on a CUDA device; or "reference".
         check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
         cell: R, "grc" or "lstm".
         noise_at_test: draw at test too, as Monte-Carlo needs it.
@@ -85,6 +94,11 @@ class GumbelTree(Encoder):
         self.leaf = self.cell.leaf()
         self.scorer = nn.Linear(dim, 1)
 
+    @property
+    def paper(self) -> str:
+        monte_carlo = self.noise_at_test
+        return "Ray Chowdhury & Caragea 2023" if monte_carlo else "Choi et al. 2018"
+
     def official(self) -> dict[str, str]:
         return OFFICIAL[type(self.cell)]
 
@@ -93,7 +107,7 @@ class GumbelTree(Encoder):
     ) -> Encoding:
         leaves = in_full(self.leaf(x))  # (B, N, S)
         dropout = node_dropout(self.cell, leaves, generator)
-        request = Request(
+        request = Samples(
             leaves,
             lengths,
             self.cell,
@@ -108,21 +122,9 @@ class GumbelTree(Encoder):
     def _finish(self, chart: Chart, lengths: Int[Tensor, "B"]) -> Encoding:
         """Order the samples by their probability and average their roots. The beams' log-probabilities are the weights
         of that average, so they are equal unless it is `weighted`; what a sample's draws had is in the chart."""
-        order = chart.scores.detach().sort(dim=1, descending=True, stable=True).indices  # (B, K)
-        batch = torch.arange(len(order), device=order.device).unsqueeze(1)
-        fields = (chart.scores, chart.actions, chart.nodes, chart.spans)
-        chart = Chart(chart.store, *(field[batch, order] for field in fields))
+        chart = best_first(chart)
         scores = chart.scores if self.weighted else torch.zeros_like(chart.scores)
-        log_probs = scores.log_softmax(1)  # (B, K)
-        beams = Beams(log_probs, chart, lengths, self.dim)
-        return Encoding((log_probs.exp().unsqueeze(-1) * self._roots(chart, lengths)).sum(1), beams)
-
-    def _roots(self, chart: Chart, lengths: Int[Tensor, "B"]) -> Float[Tensor, "B K D"]:
-        """The state that covers the whole input: its last merge, or its only leaf."""
-        B, K, M = chart.nodes.shape
-        leaf = torch.arange(0, B * (M + 1), M + 1, device=lengths.device).view(B, 1, 1).expand(B, K, 1)
-        rows = torch.cat((leaf, chart.nodes), dim=2).gather(2, (lengths - 1).view(B, 1, 1).expand(B, K, 1))
-        return chart.store.index_select(0, rows.flatten()).view(B, K, -1)[..., : self.dim]
+        return average(chart, scores.log_softmax(1), lengths, self.dim)
 
     def extra_repr(self) -> str:
         return f"samples={self.samples}, stochastic={self.stochastic}, weighted={self.weighted}, engine={self.engine!r}"

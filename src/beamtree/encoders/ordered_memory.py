@@ -16,23 +16,26 @@ the children; leaves and R share their layer norm.
 The tree: the most probable slot of a leaf is the height of the boundary before it. Boundaries close from the lowest
 up, among equal ones from the left. Were p hard, the slot of a constituent's highest boundary would hold just that
 constituent after its last leaf; so this is the node's state. That of the root is the encoding.
+
+A leaf takes some nine launches for each slot, one after the other. On a CUDA device stretches of leaves can be captured
+in graphs, so that launching is not what takes the time; see `beamtree.engine.fused.stretches`.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from beamtree.beams import Beams, Encoding
 from beamtree.cells import GRC
-from beamtree.checks import check_integer, check_rate
-from beamtree.encoders.base import Encoder, in_full
+from beamtree.checks import check_choice, check_integer, check_rate
+from beamtree.encoders.base import Cost, Encoder, in_full
 from beamtree.encoders.boundaries import close, one_beam
-
-aten = torch.ops.aten  # for PyTorch's own derivatives of GELU and LayerNorm
+from beamtree.engine.chain import why_not_captured
+from beamtree.engine.fold import Fold, at, times
 
 # A slot with less than this of the last step's distribution below it is closed, as in the published code.
 CLOSED = 1e-5
@@ -46,9 +49,19 @@ class Memory(NamedTuple):
     distribution: Float[Tensor, "slots B"]  # p
 
 
-class OrderedMemory(Encoder):
-    """An Ordered Memory encoder."""
+class Masks(NamedTuple):
+    """Of dropout: in a step what to multiply by, in a stretch what is kept; None where nothing is dropped."""
 
+    candidates: Shaped[Tensor, "*T slots B D"] | None  # before W_k
+    matches: Shaped[Tensor, "*T slots B D"] | None  # before w
+    cells: Shaped[Tensor, "*T slots B 6*D"] | None  # R's children and activation
+
+
+class OrderedMemory(Encoder):
+    """A stack of slots that reads from left to right and holds a larger constituent in each."""
+
+    paper = "Shen et al. 2019"
+    cost = Cost("≤ slots·N", "≤ slots·N", "slots·N·D")
     # Module names of the published code → ours. Its one layer norm has three names there.
     OFFICIAL: ClassVar[dict[str, str]] = {
         "OM_forward.activation": "cell.norm",
@@ -70,6 +83,7 @@ class OrderedMemory(Encoder):
         slots: int = 21,
         dropout: float = 0.0,
         memory_dropout: float = 0.0,
+        engine: str = "auto",
         check_nan: bool = False,
     ) -> None:
         """
@@ -77,13 +91,15 @@ class OrderedMemory(Encoder):
         slots: of the memory; trees of this height can be built.
         dropout: inside the cell, on the children and on the activation.
         memory_dropout: where p is made, on leaves, candidates and activations.
+        engine: "torch", on any device and the same as "auto"; or "graph", the same launches in CUDA graphs.
         check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
         """
         super().__init__(dim, check_nan)
         check_integer("slots", slots, at_least=1)
         check_rate("dropout", dropout)
         check_rate("memory_dropout", memory_dropout)
-        self.slots, self.memory_dropout = slots, memory_dropout
+        check_choice("engine", engine, ("auto", "torch", "graph"))
+        self.slots, self.memory_dropout, self.engine = slots, memory_dropout, engine
         self.cell = GRC(dim, dropout)
         self.leaf = nn.Linear(dim, dim)  # its layer norm is the cell's
         self.query = nn.Sequential(nn.Linear(dim, dim), nn.LayerNorm(dim))
@@ -94,47 +110,62 @@ class OrderedMemory(Encoder):
         self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], generator: torch.Generator | None
     ) -> Encoding:
         leaves = in_full(self.cell.norm(self.leaf(x.transpose(0, 1))))  # (N, B, D)
-        queries = self.query(self._drop(leaves, generator))  # (N, B, D)
+        queries = in_full(self.query(self._drop(leaves, generator)))  # (N, B, D)
         first = leaves[:1].expand(self.slots, -1, -1)  # (slots, B, D)
         memory = Memory(torch.zeros_like(first), first, torch.zeros_like(first[..., 0]))
-        candidates, heights = [memory.candidates], []
-        for step in range(1, len(leaves)):
-            memory = self._step(leaves[step], queries[step], memory, step, generator)
-            candidates.append(memory.candidates)
-            heights.append(memory.distribution.detach().argmax(0))
-        history = torch.stack(candidates)  # (N, slots, B, D)
+        if self._is_captured(leaves) and len(leaves) > 1:
+            from beamtree.engine.fused import stretches  # needs triton, which comes with PyTorch's CUDA builds alone
+
+            inputs = leaves[1:], queries[1:]
+            later, p = stretches.run(self, memory, inputs, lambda steps: self._masks(steps, leaves, generator))
+            history = torch.cat((first.unsqueeze(0), later))  # (N, slots, B, D)
+            heights = p.argmax(1)  # (M, B)
+        else:
+            candidates, choices = [first], []
+            for step in range(len(leaves) - 1):
+                (masks,) = self._scaled(self._masks(range(step, step + 1), leaves, generator), leaves[:1])
+                memory = self._step(leaves[step + 1], queries[step + 1], memory, masks, self._closed(step))
+                candidates.append(memory.candidates)
+                choices.append(memory.distribution.detach().argmax(0))
+            history = torch.stack(candidates)  # (N, slots, B, D)
+            heights = torch.stack(choices) if choices else lengths.new_zeros(0, len(x))  # (M, B)
         state = history[lengths - 1, -1, torch.arange(len(x), device=x.device)]  # (B, D)
-        boundaries = torch.stack(heights, dim=1) if heights else lengths.new_zeros(len(x), 0)  # (B, M)
-        return Encoding(state, self._beam(leaves.transpose(0, 1), boundaries, history, lengths))
+        return Encoding(state, self._beam(leaves.transpose(0, 1), heights.mT, history, lengths))
+
+    def _is_captured(self, leaves: Float[Tensor, "N B D"]) -> bool:
+        if self.engine != "graph":
+            return False
+        if reason := why_not_captured(leaves):
+            raise ValueError(f"engine 'graph' cannot do this: {reason}; engine 'torch' can")
+        return True
+
+    def _closed(self, step: int) -> int:
+        """Slots that cannot be open yet: at first all but the top one; at each step one more opens at most."""
+        return max(self.slots - 1 - step, 0)
 
     def _step(
         self,
         leaf: Float[Tensor, "B D"],
         query: Float[Tensor, "B D"],
         memory: Memory,
-        step: int,
-        generator: torch.Generator | None,
+        masks: Masks,
+        closed: int = 0,
+        made: Float[Tensor, "slots B D"] | None = None,
     ) -> Memory:
-        """Read one leaf."""
-        distribution = self._distribution(query, memory, generator)  # (slots, B)
+        """Read one leaf. The lowest slots can be left out if they are closed; `made` are the candidates, if known."""
+        distribution = self._distribution(query, memory, masks)  # (slots, B)
         up_to = distribution.cumsum(0)  # Σ_{j≤i} p_j
         from_here = 1 - up_to + distribution  # Σ_{j≥i} p_j
         finished = torch.lerp(memory.finished, memory.candidates, from_here.unsqueeze(-1))  # (slots, B, D)
-        # One more slot opens at each step at most: the lower ones hold the leaf itself.
-        closed = max(self.slots - step, 0)
-        shape = (self.slots - closed, len(leaf), 6 * self.dim)
-        mask = self._mask(shape, self.cell.dropout, leaf, generator)
-        share = up_to[closed:].unsqueeze(-1)
-        above = Fold.apply(self.cell.norm.eps, leaf, finished[closed:], share, mask, *self.cell.parameters())
-        candidates = torch.cat((leaf.expand(closed, -1, -1), above))
+        share, mask = up_to[closed:].unsqueeze(-1), at(masks.cells, slice(closed, None))
+        above = Fold.apply(self.cell.norm.eps, leaf, finished[closed:], share, mask, made, *self.cell.parameters())
+        candidates = torch.cat((leaf.expand(closed, -1, -1), above)) if closed else above
         return Memory(finished, candidates, distribution)
 
-    def _distribution(
-        self, query: Float[Tensor, "B D"], memory: Memory, generator: torch.Generator | None
-    ) -> Float[Tensor, "slots B"]:
+    def _distribution(self, query: Float[Tensor, "B D"], memory: Memory, masks: Masks) -> Float[Tensor, "slots B"]:
         """p, from the leaf and what the step before left."""
-        keys = self.key(self._drop(memory.candidates, generator))  # (slots, B, D)
-        matches = self._drop(F.gelu(query + keys), generator)
+        keys = self.key(times(memory.candidates, masks.candidates))  # (slots, B, D)
+        matches = times(F.gelu(query + keys), masks.matches)
         scores = self.scorer(matches).squeeze(-1) / self.dim**0.5  # (slots, B)
         below = memory.distribution.cumsum(0)[1:]  # Σ_{j ≤ i+1} of the step before
         is_open = F.pad(below.masked_fill(below < CLOSED, 0), (0, 0, 0, 1), value=1.0)  # (slots, B)
@@ -142,18 +173,49 @@ class OrderedMemory(Encoder):
         weights = (scores - scores.detach().amax(0)).exp() * is_open
         return weights / weights.sum(0)  # the sum is at least CLOSED
 
-    def _drop(self, activation: Tensor, generator: torch.Generator | None) -> Tensor:
-        mask = self._mask(activation.shape, self.memory_dropout, activation, generator)
-        return activation if mask is None else activation * mask
+    def stretch(
+        self, carry: tuple[Tensor, ...], inputs: tuple[Tensor, ...], masks: Sequence[Tensor | None], made: Tensor | None
+    ) -> tuple[Memory, Float[Tensor, "T slots B D"], Float[Tensor, "T slots B"]]:
+        """Read T leaves, as a loop of `beamtree.engine.fused.stretches` does: the memory after them, and the candidates
+        and p of each. All steps are alike, with no slot left out: where one is closed, p and with it the cell's share
+        are 0, so that its candidate is the leaf and nothing else gets its gradient."""
+        memory, candidates, distributions = Memory(*carry), [], []
+        for t, (leaf, query, scaled) in enumerate(zip(*inputs, self._scaled(Masks(*masks), inputs[0]), strict=True)):
+            memory = self._step(leaf, query, memory, scaled, made=at(made, t))
+            candidates.append(memory.candidates)
+            distributions.append(memory.distribution.detach())
+        return memory, torch.stack(candidates), torch.stack(distributions)
 
-    def _mask(
-        self, shape: tuple[int, ...], rate: float, like: Tensor, generator: torch.Generator | None
-    ) -> Tensor | None:
-        """A dropout mask, scaled by 1 / (1 − rate); None where nothing is dropped."""
-        if not self.training or rate == 0:
-            return None
-        mask = torch.empty(shape, dtype=like.dtype, device=like.device)
-        return mask.bernoulli_(1 - rate, generator=generator).div_(1 - rate)
+    def step_weights(self) -> tuple[Tensor, ...]:
+        """Those of what `stretch` computes."""
+        return *self.key.parameters(), *self.scorer.parameters(), *self.cell.parameters()
+
+    def _drop(self, leaves: Float[Tensor, "N B D"], generator: torch.Generator | None) -> Float[Tensor, "N B D"]:
+        if not self.training or self.memory_dropout == 0:
+            return leaves
+        kept = torch.empty_like(leaves).bernoulli_(1 - self.memory_dropout, generator=generator)
+        return leaves * kept / (1 - self.memory_dropout)
+
+    def _masks(self, steps: range, leaves: Float[Tensor, "N B D"], generator: torch.Generator | None) -> Masks:
+        """What dropout keeps in these steps. Drawn step by step, so that it is the same in stretches of any size."""
+        shape = len(steps), self.slots, leaves.shape[1]
+        widths, rates = (self.dim, self.dim, 6 * self.dim), self._rates()
+        masks = Masks(*(leaves.new_zeros(*shape, width, dtype=torch.bool) if self.training and rate else None
+                        for width, rate in zip(widths, rates, strict=True)))  # fmt: skip
+        for t, step in enumerate(steps):
+            for mask, rate, closed in zip(masks, rates, (0, 0, self._closed(step)), strict=True):
+                if mask is not None:
+                    mask[t, closed:].bernoulli_(1 - rate, generator=generator)
+        return masks
+
+    def _scaled(self, masks: Masks, leaves: Float[Tensor, "T B D"]) -> list[Masks]:
+        """What to multiply by in each step."""
+        pairs = zip(masks, self._rates(), strict=True)
+        scaled = [None if mask is None else mask.to(leaves.dtype).div_(1 - rate) for mask, rate in pairs]
+        return [Masks(*(at(mask, t) for mask in scaled)) for t in range(len(leaves))]
+
+    def _rates(self) -> tuple[float, float, float]:
+        return self.memory_dropout, self.memory_dropout, self.cell.dropout
 
     def _beam(
         self,
@@ -169,101 +231,4 @@ class OrderedMemory(Encoder):
         return one_beam(leaves, merges, states, lengths)
 
     def extra_repr(self) -> str:
-        return f"slots={self.slots}, memory_dropout={self.memory_dropout}"
-
-
-class Fold(torch.autograd.Function):
-    """The candidates M̂ of a step: h_i = x + s_i (R(h_{i−1}, M_i) − x), h_{−1} = x, from the lowest open slot up.
-
-    With a = [k ⊙ (l; r)] W1 + b1, g = k′ ⊙ GELU(a), [z; h; c; u] = g W2 + b2 and t = σ(z) l + σ(h) r + σ(c) u, as in
-    `beamtree.cells.GRC`, k and k′ being the parts of the mask. What is before M_i is known first, for all slots at
-    once. Backward knows all l and r too: it computes all activations again in one batch, and only dt, da and the
-    gradient of the states run from slot to slot. The weights' gradients are one product for all slots. So nothing of
-    the cells is stored, and a slot takes nine launches in forward and seven in backward.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        eps: float,
-        leaf: Float[Tensor, "B D"],
-        finished: Float[Tensor, "open B D"],
-        share: Float[Tensor, "open B 1"],
-        mask: Float[Tensor, "open B 6*D"] | None,
-        *weights: Tensor,
-    ) -> Float[Tensor, "open B D"]:
-        D = leaf.shape[1]
-        expand, expand_bias, gates_weight, gates_bias, norm, norm_bias = weights
-        k_left, k_right, k_inner = split(mask, D)
-        with torch.autocast(leaf.device.type, enabled=False):
-            before = F.linear(times(finished, k_right), expand[:, D:], expand_bias)  # (open, B, 4D)
-            to_inner, to_gates = expand[:, :D].mT, gates_weight.mT
-            candidates = torch.empty_like(finished)
-            state = leaf
-            for i, candidate in enumerate(candidates):
-                a = torch.addmm(before[i], times(state, at(k_left, i)), to_inner)  # (B, 4D)
-                gates = torch.addmm(gates_bias, times(F.gelu(a), at(k_inner, i)), to_gates)
-                z, h, c = gates[:, : 3 * D].sigmoid().chunk(3, dim=1)  # (B, D) each
-                total = torch.addcmul(torch.addcmul(z * state, h, finished[i]), c, gates[:, 3 * D :])
-                state = torch.lerp(leaf, F.layer_norm(total, [D], norm, norm_bias, eps), share[i], out=candidate)
-        ctx.eps = eps
-        ctx.save_for_backward(leaf, finished, share, mask, candidates, *weights)
-        return candidates
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Float[Tensor, "open B D"]) -> tuple[Tensor | None, ...]:
-        leaf, finished, share, mask, candidates, *weights = ctx.saved_tensors
-        expand, expand_bias, gates_weight, gates_bias, norm, norm_bias = weights
-        D = finished.shape[-1]
-        k_left, k_right, k_inner = split(mask, D)
-        with torch.autocast(leaf.device.type, enabled=False):
-            left = torch.cat((leaf.unsqueeze(0), candidates[:-1]))
-            children = torch.cat((times(left, k_left), times(finished, k_right)), dim=-1)  # (open, B, 2D)
-            a = F.linear(children, expand, expand_bias)  # (open, B, 4D)
-            inner = times(F.gelu(a), k_inner)
-            gates = F.linear(inner, gates_weight, gates_bias)
-            z, h, c = gates[..., : 3 * D].sigmoid().chunk(3, dim=-1)  # (open, B, D) each
-            u = gates[..., 3 * D :]
-            total = torch.addcmul(torch.addcmul(z * left, h, finished), c, u)
-            parents, mean, scale = aten.native_layer_norm(total, [D], norm, norm_bias, ctx.eps)
-            # The derivatives that a gradient meets on its way from LN to the gates, to the left child, and from g to a;
-            # the share of the parent in the state is put in here, since LN's derivative is linear.
-            through_gates = torch.stack((z * (1 - z) * left, h * (1 - h) * finished, c * (1 - c) * u, c), dim=2)
-            through_gates *= share.unsqueeze(-1)  # (open, B, 4, D)
-            through_left = z * share
-            through_inner = times(aten.gelu_backward(torch.ones_like(a), a), k_inner)
-
-            d_state, d_gates, d_a = torch.empty_like(finished), torch.empty_like(through_gates), torch.empty_like(a)
-            to_left, carried, unshared = expand[:, :D], torch.zeros_like(leaf), []
-            for i in reversed(range(len(finished))):
-                torch.add(gradient[i], carried, out=d_state[i])
-                d_total, _, _ = aten.native_layer_norm_backward(
-                    d_state[i], total[i], [D], mean[i], scale[i], norm, norm_bias, [True, False, False]
-                )
-                torch.mul(through_gates[i], d_total.unsqueeze(1), out=d_gates[i])
-                torch.mul(d_gates[i].flatten(1) @ gates_weight, through_inner[i], out=d_a[i])
-                carried = torch.addcmul(times(d_a[i] @ to_left, at(k_left, i)), d_total, through_left[i])
-                unshared.append(d_total)
-
-            d_parents = d_state * share
-            d_leaf = carried + (d_state - d_parents).sum(0)
-            d_finished = torch.addcmul(times(d_a @ expand[:, D:], k_right), torch.stack(unshared[::-1]), h * share)
-            d_share = (d_state * (parents - leaf)).sum(-1, keepdim=True)
-            d_norm = (d_parents * (total - mean) * scale).sum((0, 1)), d_parents.sum((0, 1))
-            d_a, d_gates = d_a.flatten(0, 1), d_gates.flatten(2).flatten(0, 1)
-            d_weights = d_a.mT @ children.flatten(0, 1), d_a.sum(0), d_gates.mT @ inner.flatten(0, 1), d_gates.sum(0)
-            return None, d_leaf, d_finished, d_share, None, *d_weights, *d_norm
-
-
-def split(mask: Tensor | None, dim: int) -> tuple[Tensor, ...] | tuple[None, None, None]:
-    """The parts of a mask for the left children, the right ones and the activation."""
-    return (None, None, None) if mask is None else mask.split((dim, dim, 4 * dim), dim=-1)
-
-
-def times(x: Tensor, mask: Tensor | None) -> Tensor:
-    return x if mask is None else x * mask
-
-
-def at(mask: Tensor | None, slot: int) -> Tensor | None:
-    return None if mask is None else mask[slot]
+        return f"slots={self.slots}, memory_dropout={self.memory_dropout}, engine={self.engine!r}"

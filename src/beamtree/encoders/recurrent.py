@@ -19,13 +19,15 @@ from torch import Tensor, nn
 from beamtree.beams import Encoding
 from beamtree.cells import GRC
 from beamtree.checks import check_choice, check_flag, check_rate
-from beamtree.encoders.base import Encoder, in_full, node_dropout
-from beamtree.engine.chain import chain
+from beamtree.encoders.base import Cost, Encoder, in_full, node_dropout
+from beamtree.engine.chain import chain, why_not_captured
 
 
 class Recurrent(Encoder):
-    """`recurrent-grc`."""
+    """The Gated Recursive Cell as a recurrent network: `recurrent-grc`."""
 
+    paper = "Ray Chowdhury & Caragea 2023"
+    cost = Cost("N", "N", "N·D")
     # Names of modules and parameters of the published code → ours. Those of the second reader are there only if it is.
     OFFICIAL: ClassVar[dict[str, str]] = {
         "word_linear": "leaf.0",
@@ -54,7 +56,8 @@ class Recurrent(Encoder):
         dim: width D of inputs and encodings.
         dropout: inside the cell.
         bidirectional: read from the end too, with a cell of its own.
-        engine: "torch", on any device and the same as "auto"; or "triton", in CUDA graphs with fused kernels.
+        engine: "torch", on any device; "triton", in CUDA graphs with fused kernels; or "auto", the best there is for
+            device and precision.
         check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
         """
         super().__init__(dim, check_nan)
@@ -95,8 +98,13 @@ class Recurrent(Encoder):
         dropout = node_dropout(cell, leaves, generator)
         B = len(leaves)
         sequence, start = leaves.transpose(0, 1).contiguous(), start.expand(B, -1).to(leaves.dtype)
-        states = chain(sequence, start, cell, dropout, captured=self.engine == "triton")  # (N, B, D)
+        states = chain(sequence, start, cell, dropout, captured=self._is_captured(sequence))  # (N, B, D)
         return states[lengths - 1, torch.arange(B, device=lengths.device)]
+
+    def _is_captured(self, leaves: Float[Tensor, "N B D"]) -> bool:
+        if self.engine != "auto":
+            return self.engine == "triton"
+        return leaves.is_cuda and why_not_captured(leaves) is None
 
     def extra_repr(self) -> str:
         return f"bidirectional={self.bidirectional}, engine={self.engine!r}"

@@ -16,7 +16,8 @@ each node's gradients. Memory is O(K·N) vectors and O(K·N²) numbers.
 """
 
 import itertools
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -33,6 +34,15 @@ from beamtree.engine.pool import Pool, take
 from beamtree.engine.search import copies, first_rows, roots, stack
 
 
+@dataclass(frozen=True)
+class Samples(Request):
+    """A request whose beams, `beam_size` of them, are samples: all are there from the start, and none competes."""
+
+    def start_scores(self) -> Float[Tensor, "B K"]:
+        shape = (len(self.leaves), self.beam_size)
+        return torch.zeros(shape, dtype=self.score_dtype, device=self.leaves.device)
+
+
 class Draw(NamedTuple):
     """What a step drew from. The last merge of all is a step as well, with a single candidate."""
 
@@ -44,32 +54,51 @@ class Trace(NamedTuple):
     """A finished search."""
 
     pool: Pool
-    draws: list[Draw]
     actions: Int[Tensor, "B K T"]
     nodes: Int[Tensor, "B K T"]  # what the actions made; the absent node where a sample had finished
     scores: Float[Tensor, "B K"]
     roots: Int[Tensor, "B K"]
 
 
-def encode(request: Request) -> Chart:
-    """A request whose `beam_size` is the number of samples. Search, and replay where a gradient is wanted."""
+class Undone(NamedTuple):
+    """Gradients, when all steps are undone."""
+
+    sequence: Float[Tensor, "B K N S"]  # of the leaves, in each sample
+    logits: Float[Tensor, "P"]  # of the logit of each node, over all steps
+    states: Float[Tensor, "P S"]  # of each node, where it is the parent that a step made
+
+
+Kept = list[Tensor | None]
+# Takes the nodes, the gradients of what the actions made and of the scores, and what is kept.
+Undo = Callable[..., Undone]
+
+
+def encode(request: Samples) -> Chart:
+    """Search, and undo it where a gradient is wanted."""
     B, N, _ = request.leaves.shape
-    trace = search(Pool(request, size=B * (N + request.candidates + 2 * request.beam_size * request.steps)))
+    pool = Pool(request, size=B * (N + request.candidates + 2 * request.beam_size * request.steps))
+    trace, draws = search(pool)
+    return finish(trace, undo, keep(trace, draws) if request.wants_gradient() else [])
+
+
+def finish(trace: Trace, undo: Undo, kept: Kept) -> Chart:
+    """The chart of a search; its gradient is found by `undo`, from what is kept for it besides the pool."""
+    request = trace.pool.request
     chart = make_chart(trace.pool, trace.actions, trace.nodes, trace.scores, trace.roots)
     if not request.wants_gradient():
         return chart
     leaves = request.leaves.flatten(0, 1)
-    store, scores = StraightThrough.apply(request, trace, chart.nodes, leaves, *request.weights)
+    store, scores = StraightThrough.apply(trace.pool, undo, kept, chart.nodes, chart.scores, leaves, *request.weights)
     rows = torch.arange(len(leaves), len(store), device=store.device).view_as(chart.nodes)
     return replace(chart, store=store, scores=scores, nodes=rows)
 
 
 @torch.inference_mode()
-def search(pool: Pool) -> Trace:
+def search(pool: Pool) -> tuple[Trace, list[Draw]]:
     """Draw every sample's merges; see `beamtree.engine.search.run`."""
     request = pool.request
     rows = first_rows(pool)  # (B, K, m+2)
-    scores = torch.zeros(rows.shape[:2], dtype=request.score_dtype, device=rows.device)
+    scores = request.start_scores()
     noise, all_active, here = Noise(request), request.active, torch.arange(rows.shape[2], device=rows.device)
     draws, actions, nodes = [], [], []
     for number in range(request.steps):
@@ -96,7 +125,17 @@ def search(pool: Pool) -> Trace:
         last = rows[..., 1:-1]  # (B, K, 1)
         draws.append(Draw(last, torch.ones_like(last, dtype=scores.dtype)))
     merges = [stack(values, rows[..., 0]).movedim(0, 2) for values in (actions, nodes)]  # (B, K, T)
-    return Trace(pool, draws, merges[0], merges[1], scores, roots(pool, rows))
+    return Trace(pool, merges[0], merges[1], scores, roots(pool, rows)), draws
+
+
+def keep(trace: Trace, draws: list[Draw]) -> Kept:
+    """What `undo` needs. Every sample's last merge is taken for one of the last step, in which the longest has its
+    own."""
+    M = trace.pool.request.candidates
+    actions = nn.functional.pad(trace.actions, (0, 1))[..., :M]  # (B, K, M)
+    parents = torch.cat((trace.nodes, trace.roots.unsqueeze(2)), dim=2)[..., :M]
+    # Numbers of nodes fit 32 bits; with y they are the larger part of what is kept beside the states.
+    return [actions, parents, *copies(draw._replace(rows=draw.rows.int()) for draw in draws)]
 
 
 class StraightThrough(torch.autograd.Function):
@@ -105,93 +144,103 @@ class StraightThrough(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        request: Request,
-        trace: Trace,
+        pool: Pool,
+        undo: Undo,
+        kept: Kept,
         nodes: Int[Tensor, "B K M"],
+        scores: Float[Tensor, "B K"],
         leaves: Float[Tensor, "L S"],
         *weights: Tensor,
     ) -> tuple[Float[Tensor, "rows S"], Float[Tensor, "B K"]]:
-        pool, M = trace.pool, request.candidates
+        request = pool.request
         ctx.set_materialize_grads(False)  # without a gradient of the scores there is less to do
-        ctx.cell, ctx.scorer, ctx.dropout = request.cell, request.scorer, request.dropout
+        ctx.cell, ctx.scorer, ctx.dropout, ctx.undo = request.cell, request.scorer, request.dropout, undo
         ctx.shape, ctx.autocast = nodes.shape, Autocast(leaves.device.type)
-        # Every sample's last merge is taken for one of the last step, in which the longest has its own.
-        actions = torch.nn.functional.pad(trace.actions, (0, 1))[..., :M]  # (B, K, M)
-        parents = torch.cat((trace.nodes, trace.roots.unsqueeze(2)), dim=2)[..., :M]
-        # Numbers of nodes fit 32 bits; with y they are the larger part of what is kept beside the states.
-        draws = copies(draw._replace(rows=draw.rows.int()) for draw in trace.draws)
         tables = (pool.states, pool.logits, pool.children.int(), pool.spans.int())
         # The weights too, so that PyTorch objects if they change before backward.
         ctx.weights = len(weights)
-        ctx.save_for_backward(*weights, *tables, request.lengths, actions, parents, *draws)
-        return torch.cat((leaves, take(pool.states, nodes.flatten()))), trace.scores.clone()
+        ctx.save_for_backward(*weights, *tables, request.lengths, *kept)
+        return torch.cat((leaves, take(pool.states, nodes.flatten()))), scores.clone()
 
     @staticmethod
     @once_differentiable
     def backward(
         ctx: Any, store_gradient: Float[Tensor, "rows S"] | None, score_gradient: Float[Tensor, "B K"] | None
     ) -> tuple[Tensor | None, ...]:
-        states, logits, children, spans, lengths, actions, parents, *fields = ctx.saved_tensors[ctx.weights :]
-        draws = [Draw(rows, y) for rows, y in zip(fields[::2], fields[1::2], strict=True)]
+        states, logits, children, spans, lengths, *kept = ctx.saved_tensors[ctx.weights :]
         (B, K, M), S = ctx.shape, states.shape[1]
-        leaves, going = B * (M + 1), still_going(lengths, M)
+        leaves = B * (M + 1)
         if store_gradient is None:
             store_gradient = states.new_zeros(leaves + B * K * M, S)
-        # The gradient of the sequence: a step has m + 1 elements before and m after it, and all behind them are 0.
-        G = states.new_zeros(B, K, M + 2, S)
-        logit_gradient, gradient = torch.zeros_like(logits), torch.zeros_like(states)  # of each node, over all steps
+        above = store_gradient[leaves:].view(B, K, M, S)
         weight_gradients = [torch.zeros_like(weight) for weight in ctx.cell.parameters()]
-        nodes = Nodes(ctx, states, children, spans, leaves)
+        nodes = Nodes(ctx, states, logits, children, spans, lengths, leaves)
 
-        # In inference mode, as the search; whatever is returned was made outside of it.
+        # In inference mode, as the search; whatever is returned is made outside of it.
         with torch.inference_mode(), ctx.autocast.again():
-            sides, here = nodes.sides(), torch.arange(M, device=G.device)
-            # Where nothing was merged, the merge is behind all elements, among zeros.
-            columns = actions.where(going.unsqueeze(1), M - here).movedim(2, 0).unsqueeze(3)  # (M, B, K, 1)
-            pairs = torch.cat((columns, columns + 1), dim=3).unsqueeze(4).expand(-1, -1, -1, -1, S)  # (M, B, K, 2, S)
-            above = by_step(store_gradient[leaves:].view(B, K, M, S), lengths, going)  # (M, B, K, 1, S)
-            by_steps = [table.unbind(0) for table in (columns, pairs[..., :1, :], pairs, above)]
-            places = torch.arange(B * K * (M + 2), device=G.device).view(B, K, M + 2)
-            logit_gradients: list[Tensor] = []  # of the candidates of each step, the last step first
-            parent_gradients: list[Tensor] = []  # of what it made
-            at_once = max(nodes.size // (B * K), 1)  # steps
-            for first in reversed(range(0, M, at_once)):
-                stretch = parents[..., first : first + at_once]  # (B, K, steps)
-                chosen = nodes.adjoint(stretch.movedim(2, 0).flatten())
-                for step in reversed(range(first, first + stretch.shape[2])):
-                    draw, m = draws[step], M - step
-                    column, place, pair, node = (table[step] for table in by_steps)
-                    new, behind = G.narrow(2, 0, m), G.narrow(2, 1, m)
-                    side = sides.take(draw.rows)
-                    G.scatter_add_(2, place, node)
-                    logit = draw_gradient(s_gradient(new, side), draw, column, logits, score_gradient)  # (B, K, m)
-                    parent = G.gather(2, place).view(B * K, S)
-                    down = chosen.pull_back(slice((step - first) * B * K, (step - first + 1) * B * K), parent)
-                    # Undo the merge: what is right of the parent moves by one, and the children take its place.
-                    source = places.narrow(2, 0, m) + (here.narrow(0, 0, m) <= column)
-                    behind.copy_(take(G.view(-1, S), source))
-                    G.scatter_(2, pair, down.view(B, K, 2, S))
-                    logit_gradients.append(logit.flatten())
-                    parent_gradients.append(parent)
-                    logit = logit.to(G.dtype).unsqueeze(3)
-                    new.addcmul_(logit, side.left)
-                    behind.addcmul_(logit, side.right)
-            if M > 0:
-                rows = torch.cat([draw.rows.flatten() for draw in reversed(draws)])
-                logit_gradient.index_add_(0, rows, torch.cat(logit_gradients))
-                gradient.index_add_(0, parents.movedim(2, 0).flip(0).flatten(), torch.cat(parent_gradients))
-                gradient += nodes.from_logits(logit_gradient)
+            sequence, logit_gradient, gradient = ctx.undo(nodes, above, score_gradient, *kept)
+            gradient += nodes.from_logits(logit_gradient)
             nodes.add_weight_gradients(weight_gradients, gradient)
         logit_gradient = logit_gradient.to(states.dtype)
         return (
-            None,
-            None,
-            None,
-            G[:, :, : M + 1].sum(1).flatten(0, 1) + store_gradient[:leaves],
+            *(None for _ in range(5)),
+            sequence.sum(1).flatten(0, 1) + store_gradient[:leaves],
             *weight_gradients,
             (logit_gradient @ states[:, : ctx.cell.dim]).view_as(ctx.scorer.weight),
             logit_gradient.sum(0).view_as(ctx.scorer.bias),
         )
+
+
+def undo(
+    nodes: "Nodes",
+    above: Float[Tensor, "B K M S"],
+    score_gradient: Float[Tensor, "B K"] | None,
+    actions: Int[Tensor, "B K M"],
+    parents: Int[Tensor, "B K M"],
+    *fields: Tensor,
+) -> Undone:
+    """Undo all steps, the last first; `above` is the gradient of what the actions made, `fields` are of the draws."""
+    draws = [Draw(rows, y) for rows, y in zip(fields[::2], fields[1::2], strict=True)]
+    (B, K, M, S), going = above.shape, still_going(nodes.lengths, above.shape[2])
+    # The gradient of the sequence: a step has m + 1 elements before and m after it, and all behind them are 0.
+    G = nodes.states.new_zeros(B, K, M + 2, S)
+    logit_gradient, gradient = torch.zeros_like(nodes.logits), torch.zeros_like(nodes.states)
+    sides = nodes.sides(Sides(*(torch.zeros_like(nodes.states) for _ in Sides._fields)))
+    here = torch.arange(M, device=G.device)
+    # Where nothing was merged, the merge is behind all elements, among zeros.
+    columns = actions.where(going.unsqueeze(1), M - here).movedim(2, 0).unsqueeze(3)  # (M, B, K, 1)
+    pairs = torch.cat((columns, columns + 1), dim=3).unsqueeze(4).expand(-1, -1, -1, -1, S)  # (M, B, K, 2, S)
+    by_steps = [t.unbind(0) for t in (columns, pairs[..., :1, :], pairs, by_step(above, nodes.lengths, going))]
+    places = torch.arange(B * K * (M + 2), device=G.device).view(B, K, M + 2)
+    logit_gradients: list[Tensor] = []  # of the candidates of each step, the last step first
+    parent_gradients: list[Tensor] = []  # of what it made
+    at_once = max(nodes.size // (B * K), 1)  # steps
+    for first in reversed(range(0, M, at_once)):
+        stretch = parents[..., first : first + at_once]  # (B, K, steps)
+        chosen = nodes.adjoint(stretch.movedim(2, 0).flatten())
+        for step in reversed(range(first, first + stretch.shape[2])):
+            draw, m = draws[step], M - step
+            column, place, pair, node = (table[step] for table in by_steps)
+            new, behind = G.narrow(2, 0, m), G.narrow(2, 1, m)
+            side = sides.take(draw.rows)
+            G.scatter_add_(2, place, node)
+            logit = draw_gradient(s_gradient(new, side), draw, column, nodes.logits, score_gradient)  # (B, K, m)
+            parent = G.gather(2, place).view(B * K, S)
+            down = chosen.pull_back(slice((step - first) * B * K, (step - first + 1) * B * K), parent)
+            # Undo the merge: what is right of the parent moves by one, and the children take its place.
+            source = places.narrow(2, 0, m) + (here.narrow(0, 0, m) <= column)
+            behind.copy_(take(G.view(-1, S), source))
+            G.scatter_(2, pair, down.view(B, K, 2, S))
+            logit_gradients.append(logit.flatten())
+            parent_gradients.append(parent)
+            logit = logit.to(G.dtype).unsqueeze(3)
+            new.addcmul_(logit, side.left)
+            behind.addcmul_(logit, side.right)
+    if M > 0:
+        rows = torch.cat([draw.rows.flatten() for draw in reversed(draws)])
+        logit_gradient.index_add_(0, rows, torch.cat(logit_gradients))
+        gradient.index_add_(0, parents.movedim(2, 0).flip(0).flatten(), torch.cat(parent_gradients))
+    return Undone(G[:, :, : M + 1], logit_gradient, gradient)
 
 
 class Nodes:
@@ -201,13 +250,15 @@ class Nodes:
         self,
         ctx: Any,
         states: Float[Tensor, "P S"],
+        logits: Float[Tensor, "P"],
         children: Int[Tensor, "P 2"],
         spans: Int[Tensor, "P 3"],
+        lengths: Int[Tensor, "B"],
         leaves: int,
     ) -> None:
         self.cell, self.scorer = ctx.cell, ctx.scorer
         self.dropout: NodeDropout | None = ctx.dropout
-        self.states, self.children, self.spans = states, children, spans
+        self.states, self.logits, self.children, self.spans, self.lengths = states, logits, children, spans, lengths
         self.size = batch_size(states.device)
         ends = (*range(leaves, len(states) - 1, self.size), len(states) - 1)
         self.parts = [slice(*pair) for pair in itertools.pairwise(ends)]  # all candidates
@@ -231,8 +282,8 @@ class Nodes:
                 self.latest = part, (left, right, self.cell(left, right, self.mask(pairs)))
         return self.latest[1]
 
-    def sides(self) -> "Sides":
-        sides = Sides(*(torch.zeros_like(self.states) for _ in Sides._fields))
+    def sides(self, sides: "Sides") -> "Sides":
+        """Fill in all candidates."""
         for part in self.parts:
             left, right, parent = self.compose(part)
             torch.sub(self.states[part], right.detach(), out=sides.rise[part])

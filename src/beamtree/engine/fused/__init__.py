@@ -13,11 +13,13 @@ from beamtree.cells import GRC
 from beamtree.engine import replay, soft_replay
 from beamtree.engine.adjoint import adjoint
 from beamtree.engine.base import Chart, Noise, Request
-from beamtree.engine.fused import chain, soft, workspaces
+from beamtree.engine.fused import chain, soft, straight_through, stretches, workspaces
 from beamtree.engine.fused.compose import COMPOSE
 from beamtree.engine.fused.gradient import FusedGRCAdjoint
 from beamtree.engine.fused.workspaces import padded_length, workspace
 from beamtree.engine.pool import take
+from beamtree.engine.straight_through import Samples
+from beamtree.engine.straight_through import encode as sample
 
 MAX_LENGTH = 16_384  # tokens: a row of candidates is held by one program
 
@@ -46,17 +48,24 @@ def release() -> None:
     """Give back all memory that no pass under way holds."""
     workspaces.release()
     soft.release()
+    straight_through.release()
     chain.release()
+    stretches.release()
 
 
 def encode(request: Request) -> Chart:
     """Search in a workspace, and replay where a gradient is wanted."""
     if request.steps < 1:
+        if isinstance(request, Samples):
+            return sample(request)
         return soft_replay.encode(request) if request.soft else replay.encode(request)
     length = soft.padded_length(request.leaves.shape[1]) if request.soft else padded_length(request.leaves.shape[1])
     padding = length - request.leaves.shape[1]
     padded = replace(request, leaves=pad(request.leaves, (0, 0, 0, padding)))
-    chart = soft.encode(padded, Noise(request)) if request.soft else _encode_plain(padded, Noise(request))
+    if isinstance(request, Samples):
+        chart = straight_through.encode(padded, request)
+    else:
+        chart = soft.encode(padded, Noise(request)) if request.soft else _encode_plain(padded, Noise(request))
     return _without_padding(chart, request)
 
 

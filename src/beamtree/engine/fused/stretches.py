@@ -1,0 +1,217 @@
+"""Loops of many small steps, in stretches that are captured in CUDA graphs, where launching is what takes the time.
+
+A step takes a carry and its own inputs, and makes a state, which is a part of the next carry. One graph runs a stretch
+of T steps without gradients. Backward goes from the last stretch to the first: a second graph runs the stretch again
+under autograd, told the states that it made, and takes its gradient there. Between the two only these states are kept,
+the masks, and the carry before each stretch.
+
+A graph fits stretches of one size. Its buffers, a copy of the module among them, stay where they are: everything is
+copied in before each run and out after it. The last stretch of a loop is filled up with steps whose results nobody
+reads and whose gradient is zero. Under autocast steps are computed in float32 all the same.
+"""
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from beamtree.engine.fused.capture import Captured
+from beamtree.engine.fused.compose import precision
+from beamtree.engine.fused.workspaces import too_many
+
+LONGEST = 16  # steps of a stretch at most: with more, more are run for nothing in the last one
+ROWS = 1024  # of steps and samples in a stretch at most, as backward holds the activations of all of them
+KEPT = 16  # sizes at most, those used last: batches have few
+HELD = 10  # times the carry that a step of the graphs holds, about
+
+Carry = tuple[Tensor, ...]
+Masks = Sequence[Tensor | None]  # what dropout keeps, True or False, the steps first; None where nothing is dropped
+Draw = Callable[[range], Masks]  # the masks of these steps
+
+
+class Stretch(NamedTuple):
+    """What a stretch of T steps gives."""
+
+    carry: Carry  # after the last step
+    states: Shaped[Tensor, "T *state"]
+    notes: Shaped[Tensor, "T *note"]  # what else is to be known of each step, without a gradient
+
+
+@runtime_checkable
+class Loop(Protocol):
+    """A module that can be captured. What it computes follows from its description, its weights and its arguments."""
+
+    def stretch(
+        self, carry: Carry, inputs: tuple[Tensor, ...], masks: Masks, made: Tensor | None
+    ) -> tuple[Carry, Tensor, Tensor]:
+        """As many steps as the inputs have; `made` are their states where these are known and only a gradient is
+        wanted. It must not wait for the device, draw, or do anything that depends on what is in the tensors."""
+
+    def step_weights(self) -> tuple[Tensor, ...]:
+        """Those that have a part in a step."""
+
+
+class Down(NamedTuple):
+    """What backward gives for a stretch."""
+
+    carry: Carry  # before the first step
+    inputs: tuple[Tensor, ...]
+    weights: tuple[Tensor, ...]
+
+
+def run(loop: Loop, carry: Carry, inputs: tuple[Tensor, ...], draw: Draw) -> tuple[Tensor, Tensor]:
+    """States and notes of all steps, with the inputs (N, B, …) of N ≥ 1 steps; `draw` is asked for one stretch after
+    the other."""
+    found: tuple[Tensor, Tensor] = Run.apply(loop, draw, len(carry), *carry, *inputs, *loop.step_weights())
+    return found
+
+
+class Run(torch.autograd.Function):
+    """(carry, inputs, weights) → states, notes."""
+
+    @staticmethod
+    def forward(ctx: Any, loop: Loop, draw: Draw, carried: int, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        last = len(tensors) - len(loop.step_weights())
+        carry, inputs = tensors[:carried], tensors[carried:last]
+        N, B = inputs[0].shape[:2]
+        T = max(min(LONGEST, ROWS // B), 1)
+        graphs, kept = None, []
+        with in_float32(inputs[0].device):
+            for first in range(0, N, T):
+                steps = slice(first, min(first + T, N))
+                masks = draw(range(N)[steps])
+                graphs = graphs or find(loop, T, carry, inputs, masks)
+                kept += [*carry, *masks]
+                found = graphs.go(carry, tuple(tensor[steps] for tensor in inputs), masks)
+                carry = tuple(tensor.clone() for tensor in found.carry)
+                if first == 0:
+                    states, notes = (part.new_empty(N, *part.shape[1:]) for part in (found.states, found.notes))
+                states[steps], notes[steps] = (part[: steps.stop - first] for part in (found.states, found.notes))
+        ctx.loop, ctx.T, ctx.carried, ctx.last, ctx.size = loop, T, carried, last, len(tensors)
+        # The weights too, so that PyTorch objects if they change before backward.
+        ctx.save_for_backward(*tensors, states, *kept)
+        ctx.mark_non_differentiable(notes)
+        return states, notes
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        tensors, (states, *kept) = ctx.saved_tensors[: ctx.size], ctx.saved_tensors[ctx.size :]
+        inputs, N, C = tensors[ctx.carried : ctx.last], len(states), ctx.carried
+        starts = range(0, N, ctx.T)
+        each = len(kept) // len(starts)  # tensors that were kept for a stretch: its carry and masks
+        d_carry = tuple(torch.zeros_like(tensor) for tensor in tensors[:C])
+        d_inputs = tuple(torch.empty_like(tensor) for tensor in inputs)
+        d_weights = [torch.zeros_like(weight) for weight in tensors[ctx.last :]]
+        with in_float32(states.device):
+            graphs = find(ctx.loop, ctx.T, kept[:C], inputs, kept[C:each])
+            for number, first in reversed(list(enumerate(starts))):
+                steps = slice(first, min(first + ctx.T, N))
+                before = kept[number * each : (number + 1) * each]
+                given = tuple(tensor[steps] for tensor in inputs)
+                found = graphs.come_back(before[:C], given, before[C:], states[steps], gradient[steps], d_carry)
+                d_carry = tuple(tensor.clone() for tensor in found.carry)
+                for whole, part in zip(d_inputs, found.inputs, strict=True):
+                    whole[steps] = part[: steps.stop - first]
+                torch._foreach_add_(d_weights, list(found.weights))
+        return None, None, None, *d_carry, *d_inputs, *d_weights
+
+
+class Graphs:
+    """Captured stretches of T steps."""
+
+    def __init__(self, loop: Loop, T: int, carry: Sequence[Tensor], inputs: Sequence[Tensor], masks: Masks) -> None:
+        self.bytes = HELD * T * sum(tensor.nbytes for tensor in carry)
+        self.loop = copy.deepcopy(loop)
+        for weight in self.loop.step_weights():
+            weight.requires_grad_()  # also of what the user has frozen
+        self.carry, self.d_carry = (tuple(torch.zeros_like(tensor) for tensor in carry) for _ in range(2))
+        self.inputs = tuple(tensor.new_zeros(T, *tensor.shape[1:]) for tensor in inputs)
+        self.masks = tuple(None if mask is None else mask.new_zeros(T, *mask.shape[1:]) for mask in masks)
+        self.made: tuple[Tensor, Tensor] | None = None  # states and their gradient, from the first backward on
+        self.forth: Captured[Stretch] = Captured(carry[0].device)
+        self.back: Captured[Down] = Captured(carry[0].device)
+
+    def take_weights(self, loop: Loop) -> None:
+        torch._foreach_copy_(list(self.loop.step_weights()), list(loop.step_weights()))
+
+    def go(self, carry: Sequence[Tensor], inputs: Sequence[Tensor], masks: Masks) -> Stretch:
+        """The stretch; what it gives is overwritten by the next run."""
+        fill((*self.carry, *self.inputs, *self.masks), (*carry, *inputs, *masks))
+        return self.forth.run(lambda: Stretch(*self.loop.stretch(self.carry, self.inputs, self.masks, None)))
+
+    def come_back(
+        self,
+        carry: Sequence[Tensor],
+        inputs: Sequence[Tensor],
+        masks: Masks,
+        states: Shaped[Tensor, "T *state"],
+        gradient: Shaped[Tensor, "T *state"],
+        d_carry: Sequence[Tensor],
+    ) -> Down:
+        """From the gradient of a stretch's states, and of the carry after it, to that of all it was made from; what it
+        gives is overwritten by the next run."""
+        if self.made is None:
+            room = (len(self.inputs[0]), *states.shape[1:])
+            self.made = states.new_zeros(room), states.new_zeros(room)
+        made = self.made
+        fill((*self.carry, *self.inputs, *self.masks), (*carry, *inputs, *masks))
+        fill((*made, *self.d_carry), (states, gradient, *d_carry))
+        return self.back.run(lambda: self._pull_back(*made))
+
+    def _pull_back(self, states: Shaped[Tensor, "T *state"], gradient: Shaped[Tensor, "T *state"]) -> Down:
+        # Leaves of their own, and nothing but gradients is returned: PyTorch ties what a gradient arrives at to the
+        # stream that it was first used on, so nothing of one launch may live on in the capture.
+        carry, inputs = (tuple(own.detach().requires_grad_() for own in part) for part in (self.carry, self.inputs))
+        with torch.enable_grad():
+            after, found, _ = self.loop.stretch(carry, inputs, self.masks, states)
+        wanted = (*carry, *inputs, *self.loop.step_weights())
+        down = torch.autograd.grad((*after, found), wanted, (*self.d_carry, gradient))
+        C, last = len(carry), len(carry) + len(inputs)
+        return Down(down[:C], down[C:last], down[last:])
+
+
+def fill(buffers: Sequence[Tensor | None], values: Sequence[Tensor | None]) -> None:
+    """Values, and zeros where there are too few."""
+    for buffer, value in zip(buffers, values, strict=True):
+        if buffer is not None and value is not None:
+            buffer[: len(value)] = value
+            buffer[len(value) :].zero_()
+
+
+@contextmanager
+def in_float32(device: torch.device) -> Iterator[None]:
+    """Without autocast, whose copies of weights would be captured as they are now; and such that what inference makes
+    can be used in training."""
+    with torch.inference_mode(False), torch.no_grad(), torch.autocast(device.type, enabled=False):
+        yield
+
+
+_kept: OrderedDict[Hashable, Graphs] = OrderedDict()
+
+
+def find(loop: Loop, T: int, carry: Sequence[Tensor], inputs: Sequence[Tensor], masks: Masks) -> Graphs:
+    """Those for loops of this size, with the loop's weights; the ones not used for longest make way for new ones."""
+    device = carry[0].device
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    shapes = (*(own.shape for own in carry), *(None if own is None else own.shape[1:] for own in (*inputs, *masks)))
+    # Whatever is no weight, such as a dropout's rate, stands in the module's description.
+    size = (device, stream, type(loop), str(loop), T, shapes, precision(device))
+    if size not in _kept:
+        _kept[size] = Graphs(loop, T, carry, inputs, masks)
+        while too_many([graphs.bytes for graphs in _kept.values()], KEPT, device):
+            _kept.popitem(last=False)
+    _kept.move_to_end(size)
+    _kept[size].take_weights(loop)
+    return _kept[size]
+
+
+def release() -> None:
+    """Give all memory back."""
+    _kept.clear()

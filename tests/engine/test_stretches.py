@@ -1,0 +1,230 @@
+"""Loops in stretches: what the same loop gives under autograd.
+
+Without a GPU a graph is launched each time. `Replayed` has what makes a real one harder to use: it does again what was
+captured, whatever it is given, and writes where it wrote before.
+"""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+pytest.importorskip("triton")  # the package of the captured engines needs it
+
+from beamtree.engine import fused
+from beamtree.engine.fused import stretches
+
+TOLD = []  # whether a stretch was told its states
+
+
+class Average(nn.Module):
+    """h′ = tanh(h W + k ⊙ x + b), a′ = a ⊙ decay + h′ ⊙ y: the states are all h′, the notes all a′."""
+
+    def __init__(self, dim, decay=0.5):
+        super().__init__()
+        self.linear, self.unused = nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.decay = decay
+
+    def stretch(self, carry, inputs, masks, made):
+        TOLD.append(made is not None)
+        (h, a), states, notes = carry, [], []
+        for t, (x, y) in enumerate(zip(*inputs, strict=True)):
+            kept = x if masks[0] is None else x * masks[0][t]
+            new = torch.tanh(self.linear(h) + kept)
+            h = new if made is None else new + (made[t] - new).detach()  # the value is what it was told
+            a = a * self.decay + h * y
+            states.append(h)
+            notes.append(a.detach())
+        return (h, a), torch.stack(states), torch.stack(notes)
+
+    def step_weights(self):
+        return tuple(self.linear.parameters())
+
+    def extra_repr(self):
+        return f"decay={self.decay}"
+
+
+class Replayed:
+    """As `Captured` on a GPU, without the speed."""
+
+    def __init__(self, device):
+        self.kept = None
+
+    def run(self, launch):
+        if self.kept is None:
+            self.kept = launch, launch()
+            return launch()
+        captured, result = self.kept
+        for own, new in zip(tensors(result), tensors(captured()), strict=True):
+            own.copy_(new)
+        return result
+
+
+def tensors(result):
+    for part in result:
+        yield from (part,) if isinstance(part, torch.Tensor) else part
+
+
+@pytest.fixture
+def replayed(monkeypatch):
+    monkeypatch.setattr(stretches, "Captured", Replayed)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_kept():
+    fused.release()
+    TOLD.clear()
+    yield
+    fused.release()
+
+
+def make(N, B, D=3, seed=0, rate=0.0, **options):
+    """A loop, its start, its inputs and its masks, one for each step."""
+    torch.manual_seed(seed)
+    loop = Average(D, **options).double()
+    carry, inputs = (
+        tuple(torch.randn(*shape, dtype=torch.float64, requires_grad=True) for _ in range(2))
+        for shape in ((B, D), (N, B, D))
+    )
+    return loop, carry, inputs, torch.rand(N, B, D) > rate if rate else None
+
+
+def plainly(loop, carry, inputs, mask):
+    _, states, notes = loop.stretch(carry, inputs, (mask,), None)
+    return states, notes
+
+
+def in_stretches(loop, carry, inputs, mask):
+    return stretches.run(loop, carry, inputs, lambda steps: (None if mask is None else mask[steps.start : steps.stop],))
+
+
+def gradients(states, loop, carry, inputs, mask):
+    """Of a loss that depends on each state in its own way; the average has a part in none."""
+    weights = torch.linspace(1, 2, states.numel(), dtype=states.dtype).view_as(states)
+    wanted = (*carry, *inputs, *loop.step_weights())
+    return torch.autograd.grad((weights * states.sin()).sum(), wanted, allow_unused=True, materialize_grads=True)
+
+
+def assert_same(found, expected):
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+@given(N=st.integers(1, 9), B=st.integers(1, 3), longest=st.integers(1, 10), seed=st.integers(0, 99))
+@settings(max_examples=20)
+def test_stretches_of_any_size_give_what_the_loop_does(rate, N, B, longest, seed):
+    case = make(N, B, seed=seed, rate=rate)
+    expected = plainly(*case)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stretches, "LONGEST", longest)
+        found = in_stretches(*case)
+        found_gradients = gradients(found[0], *case)
+    assert_same(found, expected)
+    assert_same(found_gradients, gradients(expected[0], *case))
+    assert not found[1].requires_grad
+
+
+@pytest.mark.usefixtures("replayed")
+def test_a_graph_is_used_again_for_other_weights_inputs_and_lengths(monkeypatch):
+    monkeypatch.setattr(stretches, "LONGEST", 3)
+    for seed, N in enumerate((8, 3, 1, 5, 10)):
+        case = make(N, 2, seed=seed, rate=0.3)
+        found, expected = in_stretches(*case), plainly(*case)
+        assert_same(found, expected)
+        assert_same(gradients(found[0], *case), gradients(expected[0], *case))
+    assert len(stretches._kept) == 1
+
+
+def test_backward_is_told_what_forward_made(monkeypatch):
+    monkeypatch.setattr(stretches, "LONGEST", 2)
+    case = make(5, 1)
+    states, _ = in_stretches(*case)
+    assert TOLD == [False] * 3
+    gradients(states, *case)
+    assert TOLD == [False] * 3 + [True] * 3
+
+
+@pytest.mark.usefixtures("replayed")
+def test_several_passes_may_be_under_way(monkeypatch):
+    """Of one size, so that they share their buffers, and with weights of their own."""
+    monkeypatch.setattr(stretches, "LONGEST", 3)
+    cases = [make(N, 2, seed=seed, rate=0.3) for seed, N in enumerate((7, 2, 4))]
+    passes = [in_stretches(*case)[0] for case in cases]
+    assert len(stretches._kept) == 1
+    for case, states in zip(cases, passes, strict=True):
+        assert_same(gradients(states, *case), gradients(plainly(*case)[0], *case))
+
+
+@pytest.mark.parametrize("other", [{"B": 3}, {"D": 4}, {"rate": 0.3}, {"decay": 0.25}], ids=str)
+def test_what_would_give_another_graph_is_another_size(other):
+    for options in ({}, other):
+        case = make(**{"N": 4, "B": 2, **options})
+        assert_same(in_stretches(*case), plainly(*case))
+    assert len(stretches._kept) == 2
+
+
+@pytest.mark.parametrize(("B", "T"), [(1, 16), (64, 16), (128, 8), (2000, 1)])
+def test_the_larger_the_batch_the_shorter_a_stretch(B, T):
+    in_stretches(*make(2, B))
+    (graphs,) = stretches._kept.values()
+    assert len(graphs.inputs[0]) == T
+
+
+def test_what_is_kept_is_bounded_and_can_be_released(monkeypatch):
+    monkeypatch.setattr(stretches, "KEPT", 2)
+    for B in (1, 2, 3, 1):
+        in_stretches(*make(2, B))
+    assert [graphs.inputs[0].shape[1] for graphs in stretches._kept.values()] == [3, 1]
+    fused.release()
+    assert not stretches._kept
+
+
+@pytest.mark.usefixtures("replayed")
+def test_inference_and_training_share_their_buffers():
+    case = make(4, 2)
+    with torch.inference_mode():
+        inferred = in_stretches(*case)
+    states, notes = in_stretches(*case)
+    assert_same(inferred, (states, notes))
+    assert_same(gradients(states, *case), gradients(plainly(*case)[0], *case))
+    assert len(stretches._kept) == 1
+
+
+def test_under_autocast_steps_are_in_float32():
+    loop, carry, inputs, _ = make(4, 2)
+    case = loop.float(), *(tuple(t.detach().float().requires_grad_() for t in given) for given in (carry, inputs)), None
+    exact, _ = in_stretches(*case)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, _ = in_stretches(*case)
+    assert torch.equal(found, exact)
+    assert all(torch.equal(a, b) for a, b in zip(gradients(found, *case), gradients(exact, *case), strict=True))
+    assert len(stretches._kept) == 1
+
+
+def test_frozen_weights_are_no_hindrance():
+    loop, carry, inputs, _ = make(4, 2)
+    loop.requires_grad_(False)
+    found, expected = (
+        torch.autograd.grad(run(loop, carry, inputs, None)[0].sum(), inputs[0]) for run in (in_stretches, plainly)
+    )
+    assert_same(found, expected)
+    assert not any(weight.requires_grad for weight in loop.parameters())
+
+
+def test_weights_must_not_change_between_forward_and_backward():
+    case = make(3, 2)
+    states, _ = in_stretches(*case)
+    with torch.no_grad():
+        case[0].linear.weight.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        states.sum().backward()
+
+
+def test_a_second_derivative_is_refused():
+    case = make(3, 2)
+    states, _ = in_stretches(*case)
+    (once,) = torch.autograd.grad(states.sin().sum(), case[2][0], create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        once.sum().backward()

@@ -1,0 +1,185 @@
+"""Ordered Memory on a CUDA device: in CUDA graphs beside launch by launch, in float32 without TF32."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from beamtree.encoders.ordered_memory import OrderedMemory
+from support import assert_same, everything, inputs
+
+pytestmark = pytest.mark.gpu
+LENGTHS = [40, 33, 17, 3, 2, 1]
+
+
+@pytest.fixture(autouse=True)
+def stretches():
+    from beamtree.engine.fused import release, stretches
+
+    release()
+    yield stretches
+    release()
+
+
+def make(seed=0, dim=16, strength=3.0, **options):
+    """Weights depend on the seed alone; a stronger scorer makes a harder p."""
+    torch.manual_seed(seed)
+    encoder = OrderedMemory(dim, **{"slots": 5, **options})
+    with torch.no_grad():
+        encoder.scorer.weight.mul_(strength)
+    return encoder.cuda()
+
+
+def on_gpu(lengths, seed=0, dim=16):
+    return (t.cuda() for t in inputs(lengths, dim=dim, seed=seed, dtype=torch.float32))
+
+
+def compare(encoder, lengths, seed=0, atol=5e-4):
+    """Everything that both engines give, under the same dropout."""
+    found = []
+    for encoder.engine in ("torch", "graph"):
+        found.append(everything(encoder, *on_gpu(lengths, seed, encoder.dim)))
+    assert_same(*found, atol=atol)
+
+
+def test_a_gpu_computes_what_a_cpu_does(stretches):
+    encoder = make(engine="graph").eval()
+    x, lengths = on_gpu(LENGTHS)
+    found = encoder(x, lengths).state.cpu()
+    assert len(stretches._kept) == 1
+    encoder.cpu().engine = "torch"
+    assert_close(found, encoder(x.cpu(), lengths.cpu()).state, atol=5e-4, rtol=5e-4)
+
+
+@pytest.mark.parametrize(
+    "rates", [{}, {"dropout": 0.3}, {"memory_dropout": 0.3}, {"dropout": 0.2, "memory_dropout": 0.1}]
+)
+def test_graphs_are_the_launches(rates, stretches):
+    """Outputs, trees and every gradient. The first pass is launched and captured, the later ones replay, with other
+    weights, inputs and lengths."""
+    for seed, lengths in enumerate((LENGTHS, LENGTHS[::-1], [2] * 6, [70, 9, 8, 7, 6, 5])):
+        compare(make(seed, **rates), lengths, seed)
+    assert len(stretches._kept) == 1
+
+
+@pytest.mark.parametrize("slots", [1, 2, 21])
+@pytest.mark.parametrize("batch", [1, 3, 200], ids=lambda b: f"B{b}")
+def test_any_number_of_slots_and_samples_will_do(slots, batch):
+    """Twice, so that both graphs are replayed."""
+    encoder = make(slots=slots, dropout=0.1)
+    for seed in range(2):
+        compare(encoder, [19] * batch, seed, atol=2e-3)
+
+
+def test_the_papers_width_and_a_long_input():
+    encoder = make(dim=128, slots=21, strength=1.0, dropout=0.1, memory_dropout=0.1)
+    compare(encoder, [150], atol=5e-3)
+
+
+def test_passes_of_two_sizes_may_be_under_way(stretches):
+    """Their buffers are used again before their gradients are taken."""
+    encoder = make()
+    cases = [list(on_gpu(lengths, seed)) for seed, lengths in enumerate(([20, 9], [33], [20, 9], [5]))]
+    found = []
+    for encoder.engine in ("torch", "graph"):
+        passes = []
+        for x, lengths in cases:
+            x.requires_grad_()
+            passes.append(encoder(x, lengths).state)
+        weights = [weight for name, weight in encoder.named_parameters() if name != "scorer.bias"]
+        found.append(
+            [
+                torch.autograd.grad(state.sin().sum(), (case[0], *weights))
+                for case, state in zip(cases, passes, strict=True)
+            ]
+        )
+    for one, other in zip(*found, strict=True):
+        assert_close(one, other, atol=5e-4, rtol=5e-4)
+    assert len(stretches._kept) == 2
+
+
+def test_a_seeded_pass_repeats_exactly():
+    encoder = make(dropout=0.3, memory_dropout=0.3)
+    x, lengths = on_gpu(LENGTHS)
+    seeds = (1, 1, 1, 2)
+    first, *again, other = (encoder(x, lengths, generator=torch.Generator("cuda").manual_seed(s)).state for s in seeds)
+    assert all(torch.equal(first, state) for state in again)
+    assert not torch.equal(first, other)
+
+
+def test_inference_and_training_share_graphs(stretches):
+    encoder = make().eval()
+    x, lengths = on_gpu(LENGTHS)
+    with torch.inference_mode():
+        inferred = [encoder(x, lengths).state for _ in range(2)]
+    trained = encoder(x, lengths).state
+    trained.sum().backward()
+    assert all(torch.equal(state, trained) for state in inferred)
+    assert len(stretches._kept) == 1
+
+
+@pytest.mark.parametrize("engine", ["torch", "graph"])
+def test_bfloat16_autocast_stays_close(engine):
+    """Also after a step of the optimiser: no graph may hold a rounded copy of old weights."""
+    encoder = make(dim=32, strength=1.0, engine=engine)
+    x, lengths = on_gpu([7, 4], dim=32)
+    weights = [weight for name, weight in encoder.named_parameters() if name != "scorer.bias"]  # its gradient is 0
+    for _ in range(3):
+        exact = encoder(x, lengths).state
+        expected = torch.autograd.grad(exact.sin().sum(), weights)
+        with torch.autocast("cuda", torch.bfloat16):
+            near = encoder(x, lengths).state
+        found = torch.autograd.grad(near.sin().sum(), weights)
+        assert_close(near, exact, atol=0.05, rtol=0.05)
+        for a, b in zip(found, expected, strict=True):
+            assert (a - b).norm() <= 0.05 * b.norm() + 1e-3
+        with torch.no_grad():
+            for weight, gradient in zip(weights, expected, strict=True):
+                weight -= gradient
+
+
+def test_tf32_is_heeded(stretches):
+    encoder = make(dim=64).eval()
+    x, lengths = on_gpu([20], dim=64)
+    with torch.no_grad():
+        full = encoder(x, lengths).state
+        torch.backends.cuda.matmul.allow_tf32 = True
+        try:
+            encoder(x, lengths)
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = False
+        assert torch.equal(full, encoder(x, lengths).state)
+    assert len(stretches._kept) == 2
+
+
+def test_float64_is_launched(stretches):
+    encoder = make().double()
+    x, lengths = on_gpu(LENGTHS)
+    encoder(x.double(), lengths).state.sum().backward()
+    assert not stretches._kept
+
+
+def test_changing_sizes_keep_memory_bounded(stretches, monkeypatch):
+    monkeypatch.setattr(stretches, "KEPT", 2)
+    encoder = make()
+    for batch in range(1, 6):
+        encoder(*on_gpu([9] * batch)).state.sum().backward()
+    assert len(stretches._kept) == 2
+    encoder.zero_grad()
+    held = torch.cuda.memory_allocated()
+    stretches.release()
+    assert torch.cuda.memory_allocated() < held
+
+
+def test_replaying_is_faster_than_launching():
+    encoder = make(dim=64, slots=12, dropout=0.1)
+    x, lengths = on_gpu([129], dim=64)
+    seconds = {}
+    for encoder.engine in ("torch", "graph"):
+        for _ in range(2):  # the first pass launches, and captures
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            encoder(x, lengths).state.sum().backward()
+            end.record()
+            end.synchronize()
+            seconds[encoder.engine] = start.elapsed_time(end) / 1000
+    assert seconds["graph"] < seconds["torch"] / 2
