@@ -55,6 +55,27 @@ def assert_same(a, b, atol):
     assert torch.equal(a[1].spans, b[1].spans)
 
 
+def assert_batch_does_not_matter(encoder, lengths, padding, seed, atol=1e-11):
+    """Alone and without padding, each sample gives what it gives in a batch whose padding is NaN: encoding, weights of
+    the beams, trees and gradient."""
+    x, batch = inputs(lengths, width=max(lengths) + padding, seed=seed)
+    for i, n in enumerate(lengths):
+        x[i, n:] = torch.nan
+    x.requires_grad_()
+    together = encoder(x, batch)
+    gradient = torch.autograd.grad(together.state.sin().sum(), x)[0]
+    for i, n in enumerate(lengths):
+        own = x[i : i + 1, :n].detach().requires_grad_()
+        alone = encoder(own, batch[i : i + 1])
+        torch.testing.assert_close(together.state[i], alone.state[0], atol=atol, rtol=atol)
+        if alone.beams is not None:
+            torch.testing.assert_close(together.beams.log_probs[i], alone.beams.log_probs[0], atol=atol, rtol=atol)
+            assert together.beams.trees()[i] == alone.beams.trees()[0]
+        own_gradient = torch.autograd.grad(alone.state.sin().sum(), own)[0][0]
+        torch.testing.assert_close(gradient[i, :n], own_gradient, atol=atol, rtol=atol)
+        assert not gradient[i, n:].any()
+
+
 def action_sequences(n):
     """All ways to reduce n leaves to one by merging neighbours."""
     return itertools.product(*(range(m) for m in range(n - 1, 0, -1)))

@@ -45,7 +45,7 @@ OPTIONS = {
     "gumbel-tree-lstm": ["dropout", "stochastic", "engine"],
     "mc-gumbel-tree-grc": ["samples", "dropout", "stochastic", "weighted", "engine"],
     "cyk-grc": ["dropout", "masks"],
-    "ordered-memory": ["slots", "dropout", "memory_dropout"],
+    "ordered-memory": ["slots", "dropout", "memory_dropout", "engine"],
     "crvnn": ["dropout", "halt", "threshold", "recompute", "floor"],
     "bsrp-grc": ["beam_size", "dropout"],
     "ndr": ["heads", "feed_forward", "dropout", "layers", "layers_at_test", "gate_dropout"],
@@ -53,6 +53,7 @@ OPTIONS = {
     "bt-lstm": BEAMS,
     "bt-grc-onesoft": [*BEAMS, "mix"],
     "bt-grc-soft": ["beam_size", "dropout", "stochastic", "epsilon", "iterations", "scaling", "mix"],
+    "ebt-grc": ["beam_size", "dropout", "stochastic", "slice", "engine", "duplicates"],
 }
 
 

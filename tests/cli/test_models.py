@@ -1,23 +1,42 @@
 """`beamtree models`, and the list of recipes that it shares with `beamtree train --list`."""
 
 import json
+import math
+import re
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from typer.testing import CliRunner
 
 import beamtree
 from beamtree import cli, pretrained, recipes
-from beamtree.cli.models import list_recipes
+from beamtree.cli.models import DIM, list_recipes
 from beamtree.data import TASKS, Vocabulary
+from beamtree.encoders import defaults, options
 from beamtree.runs import Config
+
+WIDEST = 120  # columns of a terminal in which the list can still be read
+SMALL = {"beam_size": 3, "samples": 3, "slots": 5, "heads": 2, "layers": 3, "halt": False}  # where cost is counted
+every_encoder = pytest.mark.parametrize("name", beamtree.encoders())
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli.app, ("models", *arguments), prog_name="beamtree")
 
 
 def printed(*arguments):
-    result = CliRunner().invoke(cli.app, ("models", *arguments), prog_name="beamtree")
+    result = run(*arguments)
     assert result.exit_code == 0, result.stderr
     assert result.stderr == ""
     return result.stdout
+
+
+@pytest.fixture(scope="module")
+def encoder_rows():
+    return json.loads(printed("--json"))["encoders"]
 
 
 @pytest.fixture
@@ -32,11 +51,15 @@ def shipped(tmp_path, monkeypatch):
     monkeypatch.setattr(pretrained, "_SHIPPED", tmp_path)
 
 
-def test_models_lists_all_there_is_to_load_and_to_train(shipped):
-    lines = [line.split() for line in printed().splitlines()]
+def test_models_lists_all_there_is_to_load_and_to_train(shipped, encoder_rows):
+    shown = printed()
+    lines = [line.split() for line in shown.splitlines()]
     assert ["listops-shipped", "bt-lstm", "listops"] in lines
-    for name in beamtree.encoders():
-        assert any(line[:2] == [name, "dim,"] for line in lines)
+    for name, row in encoder_rows.items():
+        [line] = [line for line in lines if line[:2] == [name, f"{row['parameters']:,}"]]
+        assert " ".join(line[2:]) == " ".join((*row["cost"].values(), row["paper"]))
+    encoders = shown[shown.index("encoder  ") : shown.index("recipe  ", shown.index("encoder  "))]
+    assert max(map(len, encoders.splitlines())) <= WIDEST
     for name in recipes.names():
         [line] = [line for line in lines if line[:2] == [name, "bt-grc"]]
         assert line[2] == str(len(recipes.encoders(name)))
@@ -49,16 +72,165 @@ def test_models_without_a_shipped_one_has_no_table_of_them(tmp_path, monkeypatch
     assert json.loads(printed("--json"))["models"] == []
 
 
-def test_json_holds_the_same(shipped):
+def test_json_holds_the_same_and_all_of_the_encoders(shipped):
     report = json.loads(printed("--json"))
     assert report["models"] == [{"name": "listops-shipped", "encoder": "bt-lstm", "recipe": "listops"}]
     assert list(report["encoders"]) == beamtree.encoders()
-    assert "beam_size" in report["encoders"]["bt-grc"]
+    for name, row in report["encoders"].items():
+        assert (row["name"], row["about"][-1]) == (name, ".")
+        assert row["options"] == defaults(name)
+        assert row["recipes"] == [recipe for recipe in recipes.names() if name in recipes.encoders(recipe)]
     rows = {row["name"]: row for row in report["recipes"]}
     assert sorted(rows) == recipes.names()
     for name, row in rows.items():
         assert (row["encoder"], row["about"]) == (recipes.default_encoder(name), recipes.describe(name))
         assert row["encoders"] == recipes.encoders(name)
+
+
+@pytest.mark.parametrize("name", ["gold-tree-grc", "mc-gumbel-tree-grc", "ndr", "bt-grc-onesoft"])
+def test_an_encoders_page_tells_all_of_it(name, encoder_rows):
+    row, shown = encoder_rows[name], printed(name)
+    assert json.loads(printed(name, "--json")) == row
+    assert shown.startswith(f"{name}: {row['about']}\n")
+    assert max(map(len, shown.splitlines())) <= WIDEST
+    for text in (row["paper"], f"{row['parameters']:,} at dim {DIM}", *row["cost"].values()):
+        assert text in shown
+    assert {word.removesuffix(",") for word in shown.split()} >= set(row["recipes"])
+    lines = [line.split() for line in shown.splitlines()]
+    assert all([option, *str(value).split()] in lines for option, value in row["options"].items())
+
+
+def test_defaults_are_those_of_the_model_and_not_of_its_class():
+    """Several models have one class, and other values for its arguments."""
+    assert defaults("mc-gumbel-tree-grc")["samples"] == 5
+    assert defaults("bt-grc-onesoft")["mix"] == "paper"
+    assert "mix" not in defaults("bt-grc")
+    for name in beamtree.encoders():
+        assert ["dim", *defaults(name)] == options(name)
+        beamtree.encoder(name, dim=16, **defaults(name))
+
+
+def test_an_unknown_encoder_has_a_nearest_name():
+    result = run("bt-gcr")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: unknown encoder 'bt-gcr' (did you mean 'bt-grc'?); known: recurrent-grc, ")
+
+
+def test_parameters_are_as_many_as_in_the_published_code(encoder_rows):
+    """At the width of the paper's ListOps, where they were counted."""
+    published = {
+        "recurrent-grc": 411_392,
+        "gold-tree-grc": 411_264,
+        "gumbel-tree-lstm": 197_633,
+        "bt-lstm": 197_633,
+        "ordered-memory": 444_673,
+        "crvnn": 493_697,
+        **dict.fromkeys(("gumbel-tree-grc", "cyk-grc", "bt-grc", "bt-grc-onesoft", "bt-grc-soft"), 411_393),
+    }
+    assert {name: encoder_rows[name]["parameters"] for name in published} == published
+    assert all(row["parameters"] > 0 and row["counted"]["dim"] == 128 for row in encoder_rows.values())
+
+
+@every_encoder
+def test_paper_and_cost_are_an_encoders_own(name):
+    """A class that makes one model from another must say both anew: what it inherits would be that of the other."""
+    encoder = make(name)
+    assert re.fullmatch(r"[\w. &-]+ (19|20)\d\db?", encoder.paper)
+    registered = {type(make(other)) for other in beamtree.encoders()}
+    for kind in type(encoder).__mro__:
+        if kind in registered - {type(encoder)}:
+            pytest.fail(f"{name} has the paper or the cost of {kind.__name__}")
+        if {"paper", "cost"} <= set(vars(kind)):
+            break
+
+
+def make(name):
+    torch.manual_seed(0)
+    return beamtree.encoder(name, dim=16, **{key: value for key, value in SMALL.items() if key in options(name)})
+
+
+def sizes(encoder, length):
+    """The values of the names in a formula."""
+    beams = getattr(encoder, "beam_size", getattr(encoder, "samples", None))
+    return {"N": length, "D": 16, "K": beams, **SMALL}
+
+
+def value(formula, names):
+    """What a formula says, with 2K for 2·K as people write it."""
+    for written, meant in (("−", "-"), ("·", "*"), ("²", "**2"), ("³", "**3"), ("≤", ""), ("tree height", "height")):
+        formula = formula.replace(written, meant)
+    formula = re.sub(r"(?<=[\dKND)])(?=[KND(])", "*", formula).replace("⌈log₂ N⌉", "ceil(log2(N))")
+    return eval(formula.strip(), {"ceil": math.ceil, "log2": math.log2, **names})
+
+
+def encode(encoder, length):
+    """One pass while training; gold trees are chains."""
+    trees = {"trees": [beamtree.Tree.from_actions([0] * (length - 1))]} if encoder.needs_trees else {}
+    x = torch.randn(1, length, 16, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    return encoder(x, torch.tensor([length]), **trees)
+
+
+class CellCalls(TorchDispatchMode):
+    """Counts the products with the weight that each call of a cell needs once, and the rows that they have."""
+
+    def __init__(self, weight):
+        super().__init__()
+        self.weight, self.rows, self.calls = weight.untyped_storage().data_ptr(), 0, 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), settings=None):
+        factors = {"aten::linear": slice(2), "aten::mm": slice(2), "aten::addmm": slice(1, 3)}
+        if place := factors.get(function._schema.name):
+            left, right = arguments[place]
+            if right.untyped_storage().data_ptr() == self.weight:
+                self.rows, self.calls = self.rows + left.shape[:-1].numel(), self.calls + 1
+        return function(*arguments, **(settings or {}))
+
+
+@every_encoder
+@pytest.mark.parametrize("length", [9, 14])
+def test_the_formulas_count_the_calls_of_the_cell(name, length):
+    encoder = make(name)
+    if not hasattr(encoder, "cell"):
+        assert encoder.cost.cells == "–"
+        return
+    with CellCalls(encoder.cell.gates.weight) as found:
+        out = encode(encoder, length)
+    names = sizes(encoder, length) | ({"height": out.beams.trees()[0][0].height} if out.beams else {})
+    for counted, formula in ((found.rows, encoder.cost.cells), (found.calls, encoder.cost.steps)):
+        exact = value(formula, names)
+        assert (0.6 * exact <= counted <= exact) if "≤" in formula else counted == exact
+
+
+class Storages(TorchDispatchMode):
+    """Notes what memory is taken, without holding it."""
+
+    def __init__(self):
+        super().__init__()
+        self.taken = {}
+
+    def __torch_dispatch__(self, function, types, arguments=(), settings=None):
+        result = function(*arguments, **(settings or {}))
+        for each in tree_leaves(result):
+            if isinstance(each, torch.Tensor):
+                storage = each.untyped_storage()
+                self.taken[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        return result
+
+
+def kept(encoder, length):
+    """How many bytes are held between forward and backward."""
+    weights = {weight.untyped_storage()._cdata for weight in encoder.parameters()}
+    with Storages() as found:
+        out = encode(encoder, length)
+    assert out.state.requires_grad
+    return sum(size for key, (ref, size) in found.taken.items() if key not in weights and not ref.expired())
+
+
+@every_encoder
+def test_memory_grows_with_the_length_as_the_formula_says(name):
+    encoder = make(name)
+    short, long = (kept(encoder, length) / value(encoder.cost.memory, sizes(encoder, length)) for length in (20, 40))
+    assert 0.6 < long / short < 1.1  # what there is once weighs less beside the longer one
 
 
 def test_the_list_of_recipes_says_how_to_train_one(capsys):

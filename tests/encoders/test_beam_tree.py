@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beamtree import Tree
-from support import ENCODER_IDS, ENCODERS, assert_same, everything, inputs, make
+from support import ENCODER_IDS, ENCODERS, assert_batch_does_not_matter, assert_same, everything, inputs, make
 
 encoders = pytest.mark.parametrize(("name", "options"), ENCODERS, ids=ENCODER_IDS)
 
@@ -31,28 +31,7 @@ def test_padding_and_batch_mates_never_change_an_encoding(
     name, options = which
     encoder = make(name, beam_size=beam_size, stochastic=False, duplicates=duplicates, seed=seed, **options)
     encoder.train(training)
-    x, batch = inputs(lengths, width=max(lengths) + padding, seed=seed)
-    x = x.requires_grad_()
-    together = encoder(x, batch)
-    gradient = torch.autograd.grad(together.state.sin().sum(), x)[0]
-    for i, n in enumerate(lengths):
-        own = x[i : i + 1, :n].detach().requires_grad_()
-        alone = encoder(own, batch[i : i + 1])
-        torch.testing.assert_close(together.state[i], alone.state[0], atol=1e-11, rtol=1e-11)
-        torch.testing.assert_close(together.beams.log_probs[i], alone.beams.log_probs[0], atol=1e-11, rtol=1e-11)
-        assert together.beams.trees()[i] == alone.beams.trees()[0]
-        own_gradient = torch.autograd.grad(alone.state.sin().sum(), own)[0][0]
-        torch.testing.assert_close(gradient[i, :n], own_gradient, atol=1e-11, rtol=1e-11)
-        assert not gradient[i, n:].any()
-
-
-@encoders
-def test_what_stands_in_the_padding_does_not_matter(name, options):
-    encoder = make(name, **options)
-    x, lengths = inputs([6, 3, 1])
-    spoiled = x.clone()
-    spoiled[1, 3:], spoiled[2, 1:] = torch.nan, torch.inf
-    assert_same(everything(encoder, x, lengths), everything(encoder, spoiled, lengths), atol=0)
+    assert_batch_does_not_matter(encoder, lengths, padding, seed)
 
 
 @encoders

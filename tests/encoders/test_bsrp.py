@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from beamtree.encoders.bsrp import BSRP
 from beamtree.trees import Tree
-from support import assert_same, everything, inputs
+from support import assert_batch_does_not_matter, assert_same, everything, inputs
 
 CATALAN = [1, 1, 2, 5, 14, 42]  # binary trees over 1, 2, … leaves
 
@@ -133,21 +133,7 @@ def test_a_narrow_beam_keeps_the_best_at_each_step(n, k):
 @settings(max_examples=30)
 def test_padding_and_batch_mates_never_change_an_encoding(lengths, padding, beam_size, seed):
     encoder = make(seed=seed, beam_size=beam_size)
-    x, batch = inputs(lengths, width=max(lengths) + padding, seed=seed)
-    for i, n in enumerate(lengths):
-        x[i, n:] = torch.nan
-    x = x.requires_grad_()
-    together = encoder(x, batch)
-    gradient = torch.autograd.grad(together.state.sin().sum(), x)[0]
-    for i, n in enumerate(lengths):
-        own = x[i : i + 1, :n].detach().requires_grad_()
-        alone = encoder(own, batch[i : i + 1])
-        assert_close(together.state[i], alone.state[0], atol=1e-11, rtol=0)
-        assert_close(together.beams.log_probs[i], alone.beams.log_probs[0], atol=1e-11, rtol=0)
-        assert together.beams.trees()[i] == alone.beams.trees()[0]
-        own_gradient = torch.autograd.grad(alone.state.sin().sum(), own)[0][0]
-        assert_close(gradient[i, :n], own_gradient, atol=1e-11, rtol=0)
-        assert not gradient[i, n:].any()
+    assert_batch_does_not_matter(encoder, lengths, padding, seed)
 
 
 def test_one_word_is_its_leaf_and_two_have_one_tree():

@@ -11,7 +11,7 @@ from beamtree import Tree
 from beamtree.encoders.crvnn import CRvNN, neighbours
 from beamtree.interop import load_official, official_names
 from golden_cases import FILES, Golden
-from support import inputs
+from support import assert_batch_does_not_matter, inputs
 
 GOLDEN = [path for path in FILES if path.stem.startswith("crvnn")]
 
@@ -89,28 +89,7 @@ def test_neighbours_of_long_samples_keep_their_digits():
 @settings(max_examples=25)
 def test_padding_and_batch_mates_never_change_an_encoding(lengths, padding, strength, halt, seed):
     encoder = make(seed, strength, halt=halt, recompute=False)
-    x, batch = inputs(lengths, width=max(lengths) + padding, seed=seed)
-    x.requires_grad_()
-    together = encoder(x, batch)
-    gradient = torch.autograd.grad(together.state.sin().sum(), x)[0]
-    for i, n in enumerate(lengths):
-        own = x[i : i + 1, :n].detach().requires_grad_()
-        alone = encoder(own, batch[i : i + 1])
-        torch.testing.assert_close(together.state[i], alone.state[0], atol=1e-10, rtol=1e-10)
-        assert together.beams.trees()[i] == alone.beams.trees()[0]
-        own_gradient = torch.autograd.grad(alone.state.sin().sum(), own)[0][0]
-        torch.testing.assert_close(gradient[i, :n], own_gradient, atol=1e-10, rtol=1e-10)
-        assert not gradient[i, n:].any()
-
-
-def test_what_stands_in_the_padding_does_not_matter():
-    encoder = make()
-    x, lengths = inputs([6, 3, 1])
-    expected = encoder(x, lengths)
-    x[1, 3:], x[2, 1:] = torch.nan, torch.inf
-    found = encoder(x, lengths)
-    assert torch.equal(found.state, expected.state)
-    assert torch.equal(found.beams.nodes.states, expected.beams.nodes.states)
+    assert_batch_does_not_matter(encoder, lengths, padding, seed, atol=1e-10)
 
 
 def test_one_word_is_its_leaf():

@@ -10,7 +10,7 @@ from beamtree.encoders import cyk
 from beamtree.encoders.cyk import CYK, Spans
 from beamtree.trees import Tree
 from golden_cases import FILES, Golden
-from support import assert_same, everything, inputs
+from support import assert_batch_does_not_matter, assert_same, everything, inputs
 
 GOLDEN = [path for path in FILES if path.stem.startswith("cyk-grc")]
 masks = pytest.mark.parametrize("masks", ["exact", "official"])
@@ -110,20 +110,7 @@ def test_masks_of_the_published_code_hardly_matter():
 @settings(max_examples=12)
 def test_padding_and_batch_mates_never_change_an_encoding(masks, lengths, padding, seed):
     encoder = make(seed=seed, masks=masks)
-    x, batch = inputs(lengths, width=max(lengths) + padding, seed=seed)
-    for i, n in enumerate(lengths):
-        x[i, n:] = torch.nan
-    x = x.requires_grad_()
-    together = encoder(x, batch)
-    gradient = torch.autograd.grad(together.state.sin().sum(), x)[0]
-    for i, n in enumerate(lengths):
-        own = x[i : i + 1, :n].detach().requires_grad_()
-        alone = encoder(own, batch[i : i + 1])
-        assert_close(together.state[i], alone.state[0], atol=1e-11, rtol=0)
-        assert together.beams.trees()[i] == alone.beams.trees()[0]
-        own_gradient = torch.autograd.grad(alone.state.sin().sum(), own)[0][0]
-        assert_close(gradient[i, :n], own_gradient, atol=1e-11, rtol=0)
-        assert not gradient[i, n:].any()
+    assert_batch_does_not_matter(encoder, lengths, padding, seed)
 
 
 @masks

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from beamtree.encoders import ndr
 from beamtree.encoders.ndr import NDR, Distances, geometric
 from beamtree.interop import load_official, official_names
-from support import inputs
+from support import assert_batch_does_not_matter, inputs
 
 
 def make(dim=6, seed=0, **options):
@@ -122,25 +122,8 @@ def test_attention_far_away_loses_no_digits():
 @settings(max_examples=25)
 def test_padding_and_batch_mates_never_change_an_encoding(lengths, padding, seed):
     encoder = make(seed=seed).eval()
-    x, batch = inputs(lengths, width=max(lengths) + padding, seed=seed)
-    x = x.requires_grad_()
-    together = encoder(x, batch)
-    assert together.beams is None
-    gradient = torch.autograd.grad(together.state.sin().sum(), x)[0]
-    for i, n in enumerate(lengths):
-        own = x[i : i + 1, :n].detach().requires_grad_()
-        alone = encoder(own, batch[i : i + 1]).state
-        assert_close(together.state[i], alone[0], atol=1e-11, rtol=1e-11)
-        assert_close(gradient[i, :n], torch.autograd.grad(alone.sin().sum(), own)[0][0], atol=1e-11, rtol=1e-11)
-        assert not gradient[i, n:].any()
-
-
-def test_what_stands_in_the_padding_does_not_matter():
-    encoder = make().eval()
-    x, lengths = inputs([6, 3, 1])
-    spoiled = x.clone()
-    spoiled[1, 3:], spoiled[2, 1:] = torch.nan, torch.inf
-    assert torch.equal(encoder(x, lengths).state, encoder(spoiled, lengths).state)
+    assert_batch_does_not_matter(encoder, lengths, padding, seed)
+    assert encoder(*inputs(lengths)).beams is None
 
 
 def test_gradients_are_derivatives():

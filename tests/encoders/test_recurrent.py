@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from beamtree.encoders.recurrent import Recurrent
 from golden_cases import FILES, Golden
-from support import inputs
+from support import assert_batch_does_not_matter, inputs
 
 ways = pytest.mark.parametrize("bidirectional", [False, True], ids=["forwards", "both ways"])
 
@@ -33,25 +33,7 @@ def make(dim=6, seed=0, dtype=torch.float64, **options):
 @settings(max_examples=30)
 def test_padding_and_batch_mates_never_change_an_encoding(lengths, padding, bidirectional, seed):
     encoder = make(seed=seed, bidirectional=bidirectional)
-    x, batch = inputs(lengths, width=max(lengths) + padding, seed=seed)
-    x.requires_grad_()
-    together = encoder(x, batch).state
-    gradient = torch.autograd.grad(together.sin().sum(), x)[0]
-    for i, n in enumerate(lengths):
-        own = x[i : i + 1, :n].detach().requires_grad_()
-        alone = encoder(own, batch[i : i + 1]).state
-        assert_close(together[i], alone[0], atol=1e-11, rtol=0)
-        assert_close(gradient[i, :n], torch.autograd.grad(alone.sin().sum(), own)[0][0], atol=1e-11, rtol=0)
-        assert not gradient[i, n:].any()
-
-
-@ways
-def test_what_stands_in_the_padding_does_not_matter(bidirectional):
-    encoder = make(bidirectional=bidirectional)
-    x, lengths = inputs([6, 3, 1])
-    spoiled = x.clone()
-    spoiled[1, 3:], spoiled[2, 1:] = torch.nan, torch.inf
-    assert torch.equal(encoder(x, lengths).state, encoder(spoiled, lengths).state)
+    assert_batch_does_not_matter(encoder, lengths, padding, seed)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7])

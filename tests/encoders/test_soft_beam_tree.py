@@ -17,7 +17,7 @@ from beamtree.interop import load_official, official_names
 from beamtree.transport import soft_topk
 from beamtree.trees import Tree
 from golden_cases import FILES, Golden
-from support import assert_same, everything, inputs
+from support import assert_batch_does_not_matter, assert_same, everything, inputs
 
 GOLDEN = [path for path in FILES if path.stem.startswith("bt-grc-soft-")]
 MIXES = pytest.mark.parametrize("mix", ["paper", "official"])
@@ -85,27 +85,7 @@ def test_encodings_and_gradients_are_those_of_sequences_written_out(n, K, scalin
 @settings(max_examples=25)
 def test_padding_and_batch_mates_never_change_an_encoding(lengths, padding, beam_size, mix, training, seed):
     encoder = make(beam_size=beam_size, stochastic=False, mix=mix, seed=seed).train(training)
-    x, batch = inputs(lengths, width=max(lengths) + padding, seed=seed)
-    x = x.requires_grad_()
-    together = encoder(x, batch)
-    gradient = torch.autograd.grad(together.state.sin().sum(), x)[0]
-    for i, n in enumerate(lengths):
-        own = x[i : i + 1, :n].detach().requires_grad_()
-        alone = encoder(own, batch[i : i + 1])
-        assert_close(together.state[i], alone.state[0], atol=1e-10, rtol=1e-10)
-        assert_close(together.beams.log_probs[i], alone.beams.log_probs[0], atol=1e-10, rtol=1e-10)
-        assert together.beams.trees()[i] == alone.beams.trees()[0]
-        own_gradient = torch.autograd.grad(alone.state.sin().sum(), own)[0][0]
-        assert_close(gradient[i, :n], own_gradient, atol=1e-10, rtol=1e-10)
-        assert not gradient[i, n:].any()
-
-
-def test_what_stands_in_the_padding_does_not_matter():
-    encoder = make()
-    x, lengths = inputs([6, 3, 1])
-    spoiled = x.clone()
-    spoiled[1, 3:], spoiled[2, 1:] = torch.nan, torch.inf
-    assert_same(everything(encoder, x, lengths), everything(encoder, spoiled, lengths), atol=0)
+    assert_batch_does_not_matter(encoder, lengths, padding, seed, atol=1e-10)
 
 
 def test_one_two_and_three_words():

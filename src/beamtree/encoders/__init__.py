@@ -11,6 +11,7 @@ from beamtree.encoders.beam_tree import BeamTree
 from beamtree.encoders.bsrp import BSRP
 from beamtree.encoders.crvnn import CRvNN
 from beamtree.encoders.cyk import CYK
+from beamtree.encoders.efficient_beam_tree import EfficientBeamTree
 from beamtree.encoders.given_tree import BalancedTree, GoldTree, RandomTree
 from beamtree.encoders.gumbel_tree import GumbelTree
 from beamtree.encoders.ndr import NDR
@@ -36,6 +37,7 @@ _ENCODERS: dict[str, partial[Any]] = {
     "bt-lstm": partial(BeamTree, cell="lstm", mix=None),
     "bt-grc-onesoft": partial(BeamTree, cell="grc", mix="paper"),
     "bt-grc-soft": partial(SoftBeamTree),
+    "ebt-grc": partial(EfficientBeamTree),  # of a later paper
 }
 # Fixed arguments that are nevertheless a user's to change.
 _OPEN: dict[str, tuple[str, ...]] = {"bt-grc-onesoft": ("mix",), "mc-gumbel-tree-grc": ("samples",)}
@@ -51,6 +53,12 @@ def options(name: str) -> list[str]:
     make = _find(name)
     fixed = set(make.keywords) - set(_OPEN.get(name, ()))
     return [option for option in inspect.signature(make.func).parameters if option not in fixed]
+
+
+def defaults(name: str) -> dict[str, Any]:
+    """The values that an encoder's options have unless they are given; dim has none."""
+    known = inspect.signature(_find(name)).parameters
+    return {option: known[option].default for option in options(name) if option != "dim"}
 
 
 def needs_trees(name: str) -> bool:

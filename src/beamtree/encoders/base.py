@@ -3,23 +3,43 @@
 Letters: B batch, N length, D width of inputs and encodings, S width of a node's state (D, or 2D with a Tree-LSTM).
 """
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
-from beamtree.beams import Encoding
+from beamtree.beams import Beams, Encoding
 from beamtree.cells import Cell
 from beamtree.checks import check_flag, check_inputs, check_integer
 from beamtree.dropout import NodeDropout
+from beamtree.engine.base import Chart
+
+# The published code's names in the models of its that hold leaf transform and cell themselves.
+OFFICIAL_CELL = {
+    "initial_transform_layer": "leaf.0",
+    "LN1": "leaf.1",
+    "wcell1": "cell.expand",
+    "wcell2": "cell.gates",
+    "LN2": "cell.norm",
+}
+
+
+class Cost(NamedTuple):
+    """What one input of N words costs while training, as formulas of N, the width D, the K beams or samples, and
+    options by their names. They hold for three words and more, and for the default engine."""
+
+    cells: str  # calls of the cell in forward; "–" where there is no cell
+    steps: str  # of them or of layers, those that wait for one another
+    memory: str  # numbers kept for backward, but for a constant factor
 
 
 class Encoder(nn.Module):
     """`encoder(x, lengths)` takes x (B, N, D), right padded, and lengths (B,), and gives an `Encoding`.
 
-    A subclass defines `encode`. What is beyond a sample's length never has a part in its encoding, and neither have
-    the other samples of its batch.
+    A subclass defines `encode`, `paper` and `cost`. What is beyond a sample's length never has a part in its encoding,
+    and neither have the other samples of its batch.
     """
 
     needs_trees = False  # whether `forward` must be given the trees to compose by
@@ -35,6 +55,15 @@ class Encoder(nn.Module):
         check_integer("dim", dim, at_least=1)
         check_flag("check_nan", check_nan)
         self.dim, self.check_nan = dim, check_nan
+
+    @property
+    def paper(self) -> str:
+        """The paper that the model comes from, in short, as "Choi et al. 2018"."""
+        raise NotImplementedError
+
+    @property
+    def cost(self) -> Cost:
+        raise NotImplementedError
 
     def forward(
         self,
@@ -80,3 +109,31 @@ def node_dropout(cell: Cell, leaves: Float[Tensor, "*shape"], generator: torch.G
     if not cell.training or cell.dropout == 0:
         return None
     return NodeDropout(cell.dropout, cell.mask_dim, leaves, generator)
+
+
+def surround(
+    x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], start: Float[Tensor, "D"], end: Float[Tensor, "D"]
+) -> Float[Tensor, "B N+2 D"]:
+    """START before the first vector and END right behind a sample's last; in full precision, as these two are."""
+    x = torch.cat((start.expand(len(x), 1, -1), pad(x.to(start.dtype), (0, 0, 0, 1))), dim=1)
+    is_end = torch.arange(x.shape[1], device=x.device) == lengths.unsqueeze(1) + 1  # (B, N+2)
+    return torch.where(is_end.unsqueeze(-1), end, x)
+
+
+def best_first(chart: Chart) -> Chart:
+    """The chart with its beams in the order of their scores."""
+    order = chart.scores.detach().sort(dim=1, descending=True, stable=True).indices  # (B, K)
+    batch = torch.arange(len(order), device=order.device).unsqueeze(1)
+    fields = (chart.scores, chart.actions, chart.nodes, chart.spans)
+    return Chart(chart.store, *(field[batch, order] for field in fields))
+
+
+def average(chart: Chart, log_probs: Float[Tensor, "B K"], lengths: Int[Tensor, "B"], dim: int) -> Encoding:
+    """Σ_b p_b · o_b with o_b the root of beam b: the state of its last merge, or the only leaf."""
+    B, K, M = chart.nodes.shape
+    leaf = torch.arange(0, B * (M + 1), M + 1, device=lengths.device).view(B, 1, 1).expand(B, K, 1)
+    last = (lengths - 1).view(B, 1, 1).expand(B, K, 1)
+    rows = torch.cat((leaf, chart.nodes), dim=2).gather(2, last)  # (B, K, 1)
+    roots = chart.store.index_select(0, rows.flatten()).view(B, K, -1)[..., :dim]  # (B, K, D)
+    state = (log_probs.exp().unsqueeze(-1) * roots).sum(1)  # (B, D)
+    return Encoding(state, Beams(log_probs, chart, lengths, dim))

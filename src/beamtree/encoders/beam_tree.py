@@ -19,10 +19,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from beamtree import engine as engines
-from beamtree.beams import Beams, Encoding
+from beamtree.beams import Encoding
 from beamtree.cells import GRC, Cell, TreeLSTM
 from beamtree.checks import check_choice, check_flag, check_integer, check_rate
-from beamtree.encoders.base import Encoder, in_full, node_dropout
+from beamtree.encoders.base import Cost, Encoder, average, best_first, in_full, node_dropout
 from beamtree.engine.base import Chart, Duplicates, Mix, Request
 
 CELLS: dict[str, type[Cell]] = {"grc": GRC, "lstm": TreeLSTM}
@@ -45,7 +45,9 @@ OFFICIAL: dict[type[Cell], dict[str, str]] = {
 
 
 class BeamTree(Encoder):
-    """A beam tree encoder."""
+    """A search for the best trees, easy-first and with a beam, that is trained as a whole."""
+
+    paper = "Ray Chowdhury & Caragea 2023"
 
     def __init__(
         self,
@@ -88,6 +90,13 @@ class BeamTree(Encoder):
         self.leaf = self.cell.leaf()
         self.scorer = nn.Linear(dim, 1)
 
+    @property
+    def cost(self) -> Cost:
+        if self.mix is None:
+            return Cost("N−1 + 2K(N−2)", "N−1", "K·N·D")
+        # The soft beam is dense: it has all its states and candidates anew at each step.
+        return Cost("N−1 + (N−2)(N+4K−5)/2", "N−1", "N²·D + K·N²")
+
     def official(self) -> dict[str, str]:
         return OFFICIAL[type(self.cell)]
 
@@ -119,27 +128,8 @@ class BeamTree(Encoder):
 
     def _finish(self, chart: Chart, lengths: Int[Tensor, "B"]) -> Encoding:
         """Order the beams and average their roots."""
-        order = chart.scores.detach().sort(dim=1, descending=True, stable=True).indices  # (B, K)
-        batch = torch.arange(len(order), device=order.device).unsqueeze(1)
-        chart = Chart(
-            chart.store,
-            chart.scores[batch, order],
-            chart.actions[batch, order],
-            chart.nodes[batch, order],
-            chart.spans[batch, order],
-        )
-        log_probs = chart.scores.log_softmax(1)  # (B, K)
-        roots = self._roots(chart, lengths)  # (B, K, D)
-        state = (log_probs.exp().unsqueeze(-1) * roots).sum(1)  # (B, D)
-        return Encoding(state, Beams(log_probs, chart, lengths, self.dim))
-
-    def _roots(self, chart: Chart, lengths: Int[Tensor, "B"]) -> Float[Tensor, "B K D"]:
-        """The state that covers the whole sample: its last merge, or its only leaf."""
-        B, K, M = chart.nodes.shape
-        leaf = torch.arange(B, device=lengths.device).mul(M + 1).view(B, 1, 1).expand(B, K, 1)
-        column = (lengths - 1).view(B, 1, 1).expand(B, K, 1)
-        rows = torch.cat((leaf, chart.nodes), dim=-1).gather(2, column)  # (B, K, 1)
-        return chart.store.index_select(0, rows.flatten()).view(B, K, -1)[..., : self.dim]
+        chart = best_first(chart)
+        return average(chart, chart.scores.log_softmax(1), lengths, self.dim)
 
     def extra_repr(self) -> str:
         return f"beam_size={self.beam_size}, stochastic={self.stochastic}, engine={self.engine!r}, mix={self.mix!r}"

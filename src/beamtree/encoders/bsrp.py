@@ -29,10 +29,10 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from beamtree.beams import Beams, Encoding
+from beamtree.beams import Encoding
 from beamtree.cells import GRC
 from beamtree.checks import check_integer, check_rate
-from beamtree.encoders.base import Encoder, in_full, node_dropout
+from beamtree.encoders.base import OFFICIAL_CELL, Cost, Encoder, average, in_full, node_dropout
 from beamtree.engine.adjoint import adjoint
 from beamtree.engine.base import Chart, Request
 from beamtree.engine.lineage import along, slots_after
@@ -46,14 +46,11 @@ REDUCE, SHIFT = range(2)
 
 
 class BSRP(Encoder):
-    """A beam shift-reduce encoder."""
+    """A shift-reduce parser with a beam."""
 
-    OFFICIAL: ClassVar[dict[str, str]] = {
-        "initial_transform_layer": "leaf.0",
-        "LN1": "leaf.1",
-        "wcell1": "cell.expand",
-        "wcell2": "cell.gates",
-        "LN2": "cell.norm",
+    paper = "Maillard & Clark 2018"
+    cost = Cost("K(2N−3)", "2N−3", "K·N·D")
+    OFFICIAL: ClassVar[dict[str, str]] = OFFICIAL_CELL | {
         "conv_layer": "features",
         "scorer": "scorer",
         "START": "start",
@@ -85,10 +82,7 @@ class BSRP(Encoder):
         found = self._search(request)
         store, row = replay(request, found)
         scores = self._score(store, row, found)  # (B, K), best first
-        log_probs = scores.log_softmax(1)
-        roots = take(store, row[found.roots])  # (B, K, D)
-        state = (log_probs.exp().unsqueeze(-1) * roots).sum(1)  # (B, D)
-        return Encoding(state, Beams(log_probs, make_chart(store, row, scores, found), lengths, self.dim))
+        return average(make_chart(store, row, scores, found), scores.log_softmax(1), lengths, self.dim)
 
     def decide(
         self, states: Float[Tensor, "*beams 3 D"], possible: Bool[Tensor, "*beams 2"]
@@ -139,8 +133,7 @@ class BSRP(Encoder):
             pushed = stacks.push(word.where(shifts, parent), top.where(shifts, stacks.below.take(second)))
             top, words = pushed.where(now, top), words + (shifts & now)
             done.append(Step(source, seen, possible, action, parent, depth - 2))
-        roots = stacks.node.take(top)
-        return Search(pool, lineages(done, roots), active, scores, roots)
+        return Search(pool, lineages(done, like=top), active, scores)
 
     def _score(self, store: Float[Tensor, "rows D"], row: Int[Tensor, "P"], found: "Search") -> Float[Tensor, "B K"]:
         """The scores of the final beams, all decisions at once; a gradient reaches both the states and the scorer."""
@@ -172,7 +165,6 @@ class Search(NamedTuple):
     steps: Step  # of the final beams: every field is (B, K, T, …)
     active: Bool[Tensor, "B T"]
     scores: Float[Tensor, "B K"]  # −inf: no such beam
-    roots: Int[Tensor, "B K"]  # the nodes that are left
 
 
 class Stacks:

@@ -33,7 +33,7 @@ from beamtree.beams import Beams, Encoding
 from beamtree.cells import GRC
 from beamtree.checks import check_choice, check_flag, check_rate
 from beamtree.dropout import NodeDropout
-from beamtree.encoders.base import Encoder, inside, node_dropout
+from beamtree.encoders.base import OFFICIAL_CELL, Cost, Encoder, in_full, inside, node_dropout, surround
 from beamtree.encoders.boundaries import close, one_beam
 
 # exp(s) is taken in float64, where up to here there is no overflow, nor in the sum over all positions.
@@ -50,19 +50,16 @@ class Sequence(NamedTuple):
 
 
 class CRvNN(Encoder):
-    """A continuous recursive encoder."""
+    """Continuous recursion: all neighbours are joined at once, each to some extent."""
 
+    paper = "Ray Chowdhury & Caragea 2021"
+    cost = Cost("≤ N(N+2)", "≤ N", "N²·D")
     # Names of the published code, of modules and of parameters, → ours.
-    OFFICIAL: ClassVar[dict[str, str]] = {
+    OFFICIAL: ClassVar[dict[str, str]] = OFFICIAL_CELL | {
         "START": "start",
         "END": "end",
-        "initial_transform_layer": "leaf.0",
-        "LN1": "leaf.1",
         "conv_layer": "window",
         "scorer": "scorer",
-        "wcell1": "cell.expand",
-        "wcell2": "cell.gates",
-        "LN2": "cell.norm",
     }
 
     def __init__(
@@ -128,14 +125,8 @@ class CRvNN(Encoder):
 
     def _surround(self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"]) -> Sequence:
         """Leaf states, with START before the words and END right behind them."""
-        B, N, D = x.shape
-        x = torch.cat((self.start.expand(B, 1, D), x, x.new_zeros(B, 1, D)), dim=1)  # (B, S, D)
-        position = torch.arange(N + 2, device=x.device)
-        is_end = position == lengths.unsqueeze(1) + 1  # (B, S)
-        states = self.leaf(torch.where(is_end.unsqueeze(-1), self.end, x))
-        if states.dtype in (torch.bfloat16, torch.float16):  # autocast: products in half precision, states in full
-            states = states.float()
-        exists = inside(lengths + 2, N + 2)
+        states = in_full(self.leaf(surround(x, lengths, self.start, self.end)))  # (B, S, D)
+        exists = inside(lengths + 2, states.shape[1])
         return Sequence(states * exists.unsqueeze(-1), exists.to(states.dtype))
 
     def _iterate(

@@ -20,12 +20,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from beamtree.beams import Beams, Encoding
+from beamtree.beams import Encoding
 from beamtree.bench_memory import available_bytes
 from beamtree.cells import GRC
 from beamtree.checks import check_choice, check_rate
 from beamtree.dropout import NodeDropout
-from beamtree.encoders.base import Encoder, in_full, node_dropout
+from beamtree.encoders.base import OFFICIAL_CELL, Cost, Encoder, average, in_full, node_dropout
 from beamtree.engine.adjoint import batch_size
 from beamtree.engine.autocast import Autocast
 from beamtree.engine.base import Chart
@@ -39,14 +39,9 @@ CELL_WIDTHS = 80  # numbers that a cell holds at most while it is differentiated
 class CYK(Encoder):
     """An encoder that mixes all trees, span by span."""
 
-    OFFICIAL: ClassVar[dict[str, str]] = {
-        "initial_transform_layer": "leaf.0",
-        "LN1": "leaf.1",
-        "wcell1": "cell.expand",
-        "wcell2": "cell.gates",
-        "LN2": "cell.norm",
-        "scorer": "scorer",
-    }
+    paper = "Maillard et al. 2019"
+    cost = Cost("(N³−N)/6", "N−1", "N²·D")
+    OFFICIAL: ClassVar[dict[str, str]] = OFFICIAL_CELL | {"scorer": "scorer"}
 
     def __init__(
         self,
@@ -81,9 +76,8 @@ class CYK(Encoder):
             leaves = nn.functional.pad(leaves, (0, 1), value=1)  # (B, N, D+1)
         weights = (*self.cell.parameters(), *self.scorer.parameters())
         store, best = Fill.apply(self, spans, dropout, leaves.flatten(0, 1), *weights)
-        roots = spans.rows.gather(1, lengths.unsqueeze(1) - 1).squeeze(1)  # (B,)
         chart = make_chart(store, spans, best)
-        return Encoding(store.index_select(0, roots)[:, : self.dim], Beams(chart.scores, chart, lengths, self.dim))
+        return average(chart, chart.scores, lengths, self.dim)
 
     def mix(
         self,

@@ -17,10 +17,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from beamtree.beams import Beams, Encoding
+from beamtree.beams import Encoding
 from beamtree.cells import GRC
 from beamtree.checks import check_rate
-from beamtree.encoders.base import Encoder, in_full, node_dropout
+from beamtree.encoders.base import Cost, Encoder, average, in_full, node_dropout
 from beamtree.engine.levels import Merges, compose, from_times, from_trees
 from beamtree.trees import Tree
 
@@ -28,6 +28,8 @@ from beamtree.trees import Tree
 class GivenTree(Encoder):
     """An encoder that composes by trees given beforehand. A subclass says which."""
 
+    paper = "Ray Chowdhury & Caragea 2023"
+    cost = Cost("N−1", "tree height", "N·D")
     # Module names of the published code → ours.
     OFFICIAL: ClassVar[dict[str, str]] = {
         "word_linear": "leaf.0",
@@ -56,20 +58,17 @@ class GivenTree(Encoder):
         generator: torch.Generator | None,
     ) -> Encoding:
         """The encoding by these trees; `lengths` on the host."""
-        B, N, _ = x.shape
         leaves = in_full(self.leaf(x))  # (B, N, D)
         dropout = node_dropout(self.cell, leaves, generator)
         chart = compose(leaves, lengths, merges, self.cell, dropout)
-        lengths = lengths.to(x.device)
-        first = torch.arange(0, B * N, N, device=x.device).view(B, 1)
-        root = torch.cat((first, chart.nodes.squeeze(1)), dim=1).gather(1, lengths.unsqueeze(1) - 1)  # (B, 1)
-        state = chart.store.index_select(0, root.squeeze(1))  # (B, D)
-        return Encoding(state, Beams(chart.scores, chart, lengths, self.dim))
+        return average(chart, chart.scores, lengths.to(x.device), self.dim)
 
 
 class BalancedTree(GivenTree):
-    """`balanced-tree-grc`."""
+    """Balanced trees, whatever the words: `balanced-tree-grc`."""
 
+    paper = "Shi et al. 2018"
+    cost = Cost("N−1", "⌈log₂ N⌉", "N·D")
     OFFICIAL: ClassVar[dict[str, str]] = {
         theirs.replace("treecell_layer", "tree_cell"): ours for theirs, ours in GivenTree.OFFICIAL.items()
     }
@@ -87,8 +86,11 @@ class BalancedTree(GivenTree):
 
 
 class RandomTree(GivenTree):
-    """`random-tree-grc`. Uniform over the orders of merges, which makes bushy trees more probable than chains; under
-    the same `generator` or seed, and for the same shape of x, the trees are the same."""
+    """Random trees, new ones each time: `random-tree-grc`.
+
+    Uniform over the orders of merges, which makes bushy trees more probable than chains; under the same `generator` or
+    seed, and for the same shape of x, the trees are the same.
+    """
 
     def encode(
         self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], generator: torch.Generator | None
@@ -102,8 +104,9 @@ class RandomTree(GivenTree):
 
 
 class GoldTree(GivenTree):
-    """`gold-tree-grc`. The root is always composed; the published code leaves it out for all but the longest samples
-    of a batch.
+    """Trees that the user gives: `gold-tree-grc`.
+
+    The root is always composed; the published code leaves it out for all but the longest samples of a batch.
 
     >>> x, lengths = torch.randn(2, 3, 8), torch.tensor([3, 2])
     >>> GoldTree(dim=8)(x, lengths, trees=["(a (b c))", "(d e)"]).state.shape

@@ -28,12 +28,14 @@ from torch.utils.checkpoint import checkpoint
 
 from beamtree.beams import Encoding
 from beamtree.checks import check_integer, check_rate
-from beamtree.encoders.base import Encoder, inside
+from beamtree.encoders.base import Cost, Encoder, inside, surround
 
 
 class NDR(Encoder):
-    """A Neural Data Router."""
+    """A Transformer whose one layer is applied again and again, and whose gates say what it changes."""
 
+    paper = "Csordás et al. 2022"
+    cost = Cost("–", "layers", "layers·N·D + N²")
     OFFICIAL: ClassVar[dict[str, str]] = {
         "START": "start",
         "END": "end",
@@ -102,20 +104,13 @@ class NDR(Encoder):
     def encode(
         self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], generator: torch.Generator | None
     ) -> Encoding:
-        x = self._drop(self._augment(x, lengths), generator)  # (B, N+2, D)
+        x = self._drop(surround(x, lengths, self.start, self.end), generator)  # (B, N+2, D)
         present = inside(lengths + 2, x.shape[1])  # (B, N+2)
         distances = Distances.of(x.shape[1], x.device)
         for _ in range(self.layers if self.training else self.layers_at_test):
             x = self._layer(x, present, distances, generator)
         last = (lengths + 1).view(-1, 1, 1).expand(-1, 1, self.dim)
         return Encoding(x.gather(1, last).squeeze(1))
-
-    def _augment(self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"]) -> Float[Tensor, "B N+2 D"]:
-        """START before the first vector and END right behind a sample's last."""
-        x = x.to(self.start.dtype)  # autocast: products in half precision, states in full
-        x = torch.cat((self.start.expand(len(x), 1, -1), F.pad(x, (0, 0, 0, 1))), dim=1)
-        here = torch.arange(x.shape[1], device=x.device) == (lengths + 1).unsqueeze(1)  # (B, N+2)
-        return torch.where(here.unsqueeze(-1), self.end, x)
 
     def _layer(
         self,

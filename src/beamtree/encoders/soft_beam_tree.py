@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from beamtree.encoders.base import Cost
 from beamtree.encoders.beam_tree import BeamTree
 from beamtree.engine.base import Chart, Mix, Noise, Request, choose
 from beamtree.engine.reference import History, compose, log_probabilities, shorten
@@ -34,7 +35,13 @@ Operator = Callable[[Float[Tensor, "B m"], int], TransportTopK]
 
 
 class SoftBeamTree(BeamTree):
-    """A beam tree encoder whose beams are all mixtures. A beam is shown by the heaviest of the merges it mixes."""
+    """A search with a beam whose beams are all mixtures, by optimal transport.
+
+    A beam is shown by the heaviest of the merges it mixes.
+    """
+
+    paper = "Ray Chowdhury & Caragea 2023"
+    cost = Cost("N−1 + K(N−1)(N−2)/2", "N−1", "K·N²·D")
 
     def __init__(
         self,

@@ -36,6 +36,8 @@ def encode(request: Request, engine: str = "auto") -> Chart:
 
 def why_not_triton(request: Request) -> str | None:
     """Why the engine `triton` cannot run a request; None if it can."""
+    if request.scores_children:
+        return "it scores candidates by their parents, not by their children"
     if importlib.util.find_spec("triton") is None:
         return "the package triton is not installed"
     from beamtree.engine import fused

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from beamtree.cells import Cell
 from beamtree.dropout import NodeDropout
+from beamtree.engine.child_scorer import ChildScorer
 from beamtree.topk import gumbel, rank
 
 Mix = Literal["paper", "official"]
@@ -25,7 +26,7 @@ class Request:
     leaves: Float[Tensor, "B N S"]
     lengths: Int[Tensor, "B"]
     cell: Cell
-    scorer: nn.Linear
+    scorer: nn.Linear  # of parents; a `ChildScorer` reads the children, and then only what is chosen is composed
     beam_size: int
     soft: Mix | None = None  # OneSoft's second operator, and what it mixes; None: the plain one
     stochastic: bool = False  # Gumbel noise on the selection
@@ -74,9 +75,18 @@ class Request:
         scores[:, 0].zero_()
         return scores
 
+    @property
+    def scores_children(self) -> bool:
+        return isinstance(self.scorer, ChildScorer)
+
     def score(self, states: Float[Tensor, "*nodes S"]) -> Float[Tensor, "*nodes"]:
         """The scorer reads a node's encoding."""
         return self.scorer(states[..., : self.cell.dim]).squeeze(-1).to(self.score_dtype)
+
+    def score_children(self, pairs: Float[Tensor, "*pairs 2 S"]) -> Float[Tensor, "*pairs"]:
+        """Or it reads those of the two that a node would join."""
+        assert isinstance(self.scorer, ChildScorer)
+        return self.scorer.logits(pairs).to(self.score_dtype)
 
     def close(self, history: Int[Tensor, "B K T *rest"], last: Int[Tensor, "B K *rest"]) -> Int[Tensor, "B K M *rest"]:
         """A history of the T choices with the last merge put right behind a sample's own last choice."""

@@ -2,6 +2,9 @@
 
 A node's number is its row in the pool, for all samples alike: first the B·N leaves, then whatever is appended, and at
 the very end the absent node, which stands wherever a row has no candidate.
+
+Where the scorer reads children, a candidate has a number and a logit before it has a state: that comes with `settle`,
+once it is chosen.
 """
 
 from typing import NamedTuple
@@ -36,28 +39,54 @@ class Pool:
         present: Bool[Tensor, "B *shape"],
     ) -> Int[Tensor, "B *shape"]:
         """Append the parents of these pairs; the absent node's number where none is present."""
-        children, begin = children.reshape(-1, 2), self.used  # (n, 2)
-        for part, there in zip(children.split(AT_ONCE), present.flatten().split(AT_ONCE), strict=True):
+        pairs, present_pairs, begin = children.reshape(-1, 2), present.flatten(), self.used  # (n, 2), (n,)
+        for low in range(0, len(pairs), AT_ONCE):
+            part, there = pairs[low : low + AT_ONCE], present_pairs[low : low + AT_ONCE]
+            new = self._next(len(part))
             first, second = take(self.spans, part).unbind(1)  # (n, 3)
-            mask = self.request.dropout.mask(first, second) if self.request.dropout else None
-            states = self.request.cell(*take(self.states, part).unbind(1), mask)
-            new = self._append(states, torch.cat((first[:, :END], second[:, END:]), dim=1))
-            self.logits[new] = self.request.score(states).where(there, -torch.inf)
+            torch.cat((first.narrow(1, 0, END), second.narrow(1, END, 1)), dim=1, out=self.spans[new])
+            below = take(self.states, part)  # (n, 2, S)
+            if self.request.scores_children:
+                logits = self.request.score_children(below)
+            else:
+                states = self.request.cell(*below.unbind(1), self._mask(first, second))
+                self.states[new], logits = states, self.request.score(states)
+            self.logits[new] = logits.where(there, -torch.inf)
             self.children[new] = part
         return self.numbers[begin : self.used].view(present.shape).where(present, self.absent)
 
+    def settle(self, chosen: Int[Tensor, "B K"]) -> None:
+        """Compose the candidates that were chosen, unless they are already."""
+        if not self.request.scores_children:
+            return
+        # Two beams may choose one candidate, which then is composed twice, to the same. Some choose the absent node,
+        # whose state is finite and has no part in anything.
+        chosen = chosen.flatten()
+        for low in range(0, len(chosen), AT_ONCE):
+            numbers = chosen[low : low + AT_ONCE]
+            pairs = take(self.children, numbers)  # (n, 2)
+            mask = self._mask(*take(self.spans, pairs).unbind(1))
+            self.states.index_copy_(0, numbers, self.request.cell(*take(self.states, pairs).unbind(1), mask))
+
     def add(self, states: Float[Tensor, "B m S"], spans: Int[Tensor, "B m 3"]) -> Int[Tensor, "B m"]:
         """Append states that are no parents."""
-        return self.numbers[self._append(states.flatten(0, 1), spans.flatten(0, 1))].view(spans.shape[:2])
+        B, m, _ = spans.shape
+        new = self._next(B * m)
+        self.states[new], self.spans[new] = states.flatten(0, 1), spans.flatten(0, 1)
+        return self.numbers[new].view(B, m)
 
     def row(self, numbers: Int[Tensor, "*shape m"]) -> Int[Tensor, "*shape m+2"]:
         """A row of candidates, with the absent node at either end, so that each has two neighbours."""
         return torch.nn.functional.pad(numbers, (1, 1), value=self.absent)
 
-    def _append(self, states: Float[Tensor, "n S"], spans: Int[Tensor, "n 3"]) -> slice:
-        new = slice(self.used, self.used + len(states))
-        self.states[new], self.spans[new], self.used = states, spans, new.stop
+    def _next(self, count: int) -> slice:
+        """The rows of the next nodes."""
+        new = slice(self.used, self.used + count)
+        self.used = new.stop
         return new
+
+    def _mask(self, first: Int[Tensor, "n 3"], second: Int[Tensor, "n 3"]) -> Float[Tensor, "n width"] | None:
+        return self.request.dropout.mask(first, second) if self.request.dropout else None
 
 
 class Tables(NamedTuple):

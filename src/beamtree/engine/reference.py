@@ -1,7 +1,8 @@
 """The reference engine: the paper's Algorithm 2, batched, in plain differentiable PyTorch.
 
 Every step composes and scores all candidates of all beams, as the paper writes it: K·N²/2 cells, all kept for
-backward. The other engines are held to it, outputs and gradients.
+backward. Where the scorer reads children, every step scores all candidates and composes the one that each kept beam
+chose. The other engines are held to it, outputs and gradients.
 """
 
 import torch
@@ -25,8 +26,9 @@ def encode(request: Request) -> Chart:
 
     for step in range(request.steps):
         n = N - step
-        parents = compose(request, H, bounds)  # (B, K, n−1, S)
-        log_p = log_probabilities(request, parents, step)  # (B, K, n−1)
+        parents = None if request.scores_children else compose(request, H, bounds)  # (B, K, n−1, S)
+        logits = request.score_children(neighbours(H)) if parents is None else request.score(parents)
+        log_p = normalise(request, logits, step)  # (B, K, n−1)
 
         # First operator: J choices for each beam.
         J = min(K, n - 1)
@@ -39,13 +41,20 @@ def encode(request: Request) -> Chart:
 
         # Second operator: K of the K·J continuations.
         if request.soft:
+            assert parents is not None
             best, new_H = onesoft(request, H, parents, choices, new_scores)
             order, new_scores = best.indices, best.scores  # (B, K)
         else:
             order = choose(new_scores, K, None if beam_noise is None else beam_noise[..., :J].flatten(1))  # (B, K)
             new_scores = new_scores.gather(1, order)
-            new_H = replace(H[batch, order // J], parents[batch, order // J], choices.flatten(1).gather(1, order))
         source, choice = order // J, choices.flatten(1).gather(1, order)  # (B, K)
+        if not request.soft:
+            kept = H[batch, source]  # (B, K, n, S)
+            if parents is None:
+                chosen = compose_at(request, kept, bounds[batch, source], choice)  # (B, K, 1, S)
+            else:
+                chosen = parents[batch, source]  # (B, K, n−1, S)
+            new_H = replace(kept, chosen, choice)
 
         # Finished samples only lose a padded element on the right.
         active = all_active[:, step, None]  # (B, 1)
@@ -77,18 +86,37 @@ def compose(
     return request.cell(H[:, :, :-1], H[:, :, 1:], mask)
 
 
+def neighbours(H: Float[Tensor, "B K n S"]) -> Float[Tensor, "B K n-1 2 S"]:
+    """The children of all candidates."""
+    return torch.stack((H[:, :, :-1], H[:, :, 1:]), dim=3)
+
+
+def compose_at(
+    request: Request, H: Float[Tensor, "B K n S"], bounds: Int[Tensor, "B K n+1"], choice: Int[Tensor, "B K"]
+) -> Float[Tensor, "B K 1 S"]:
+    """The parent of the elements `choice` and `choice` + 1."""
+    near = choice.unsqueeze(2) + torch.arange(3, device=H.device)  # (B, K, 3)
+    children = H.gather(2, near[..., :2].unsqueeze(3).expand(-1, -1, -1, H.shape[3]))  # (B, K, 2, S)
+    return compose(request, children, bounds.gather(2, near))
+
+
 def log_probabilities(request: Request, parents: Float[Tensor, "B K m S"], step: int) -> Float[Tensor, "B K m"]:
-    """Log-softmax of the scorer over the candidates that are there. (A finished sample keeps one, unused.)"""
+    """Log-softmax of the scorer over the candidates that are there."""
+    return normalise(request, request.score(parents), step)
+
+
+def normalise(request: Request, logits: Float[Tensor, "B K m"], step: int) -> Float[Tensor, "B K m"]:
+    """Log-softmax over the candidates that are there. (A finished sample keeps one, unused.)"""
     left = (request.lengths - 1 - step).clamp(min=1).view(-1, 1, 1)  # (B, 1, 1)
-    absent = torch.arange(parents.shape[2], device=parents.device) >= left
-    return request.score(parents).masked_fill(absent, -torch.inf).log_softmax(-1)
+    absent = torch.arange(logits.shape[2], device=logits.device) >= left
+    return logits.masked_fill(absent, -torch.inf).log_softmax(-1)
 
 
 def replace(
-    H: Float[Tensor, "*beams n S"], parents: Float[Tensor, "*beams n-1 S"], choice: Int[Tensor, "*beams"]
+    H: Float[Tensor, "*beams n S"], parents: Float[Tensor, "*beams m S"], choice: Int[Tensor, "*beams"]
 ) -> Float[Tensor, "*beams n-1 S"]:
-    """The sequence with elements `choice` and `choice` + 1 replaced by their parent."""
-    here = torch.arange(parents.shape[-2], device=H.device)  # (n−1,)
+    """The sequence with elements `choice` and `choice` + 1 replaced by their parent, among m = n−1 or alone."""
+    here = torch.arange(H.shape[-2] - 1, device=H.device)  # (n−1,)
     choice = choice.unsqueeze(-1)
     kept = H[..., :-1, :].where((here < choice).unsqueeze(-1), H[..., 1:, :])
     return parents.where((here == choice).unsqueeze(-1), kept)

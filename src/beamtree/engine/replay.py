@@ -4,6 +4,9 @@ Only nodes on the lineages of the final beams matter: those that were chosen, an
 them and so have a part in the scores. Their children's states are known from the search, so nothing is stored but
 the states themselves: backward composes again, many nodes in one batch, and only the gradient runs level by level,
 from the roots down. Memory is O(K·N·S).
+
+Where the scorer reads children, candidates that nobody chose have no state. They are pairs of nodes that were, and
+bring the gradient of their logits to both, all of them before the levels begin.
 """
 
 import itertools
@@ -21,7 +24,7 @@ from beamtree.engine.autocast import Autocast
 from beamtree.engine.base import Chart, Request
 from beamtree.engine.lineage import Lineages, make_chart, trace_back
 from beamtree.engine.pool import Pool, take
-from beamtree.engine.score_gradient import candidates, coefficients, linear, merged
+from beamtree.engine.score_gradient import candidates, coefficients, from_children, from_parents, linear, merged
 from beamtree.engine.search import Trace, copies, search
 
 Adjoints = Callable[..., Adjoint]  # of a cell, children and masks, as `beamtree.engine.adjoint.adjoint`
@@ -73,7 +76,8 @@ def encode_trace(
 class Plan(NamedTuple):
     """The nodes to replay, as rows of a store: leaves | candidates that were not chosen | chosen nodes by height.
 
-    `levels` holds the last row of each group that can go at once; a group's parents are all in later groups.
+    `levels` holds the last row of each group that can go at once; a group's parents are all in later groups. The
+    logits are those of all rows, or else those of `pairs`.
     """
 
     states: Float[Tensor, "R S"]  # of all rows but the leaves
@@ -81,27 +85,32 @@ class Plan(NamedTuple):
     spans: Int[Tensor, "R 2 3"]  # of their children: what dropout masks are made from
     levels: list[int]
     scores: Float[Tensor, "B K"]
-    score_gradient: Callable[..., Tensor]  # from the gradient of the scores to that of the store's logits …
+    score_gradient: Callable[..., Tensor]  # from the gradient of the scores to that of the logits …
     score_tensors: tuple[Tensor | None, ...]  # … with these further arguments
     row: Int[Tensor, "P"]  # the row of each node of the pool
+    pairs: Int[Tensor, "Q 2"] | None = None  # rows of the children of all candidates, where the scorer reads those
 
 
 @torch.no_grad()
 def make_plan(trace: Trace, history: History) -> Plan:
     pool = trace.pool
-    numbers, levels, row = needed(trace, history)
+    numbers, levels, row, scored = needed(trace, history)
     children = pool.children[numbers]  # (R, 2)
+    if scored is None:
+        place, pairs = row, None
+    else:
+        place = torch.zeros_like(row).index_copy_(0, scored, torch.arange(len(scored), device=row.device))
+        pairs = row[pool.children[scored]]
     score_gradient: Callable[..., Tensor]
     score_tensors: tuple[Tensor | None, ...]
     if history.candidates is None or history.coefficients is None:
-        leaves = levels[0]
         score_gradient = merged
-        logits = torch.cat((pool.logits[:leaves], pool.logits[numbers]))
-        choices = (choice._replace(rows=row[choice.rows].int()) for choice in trace.choices)
+        logits = pool.logits[torch.cat((pool.numbers[: levels[0]], numbers)) if scored is None else scored]
+        choices = (choice._replace(rows=place[choice.rows].int()) for choice in trace.choices)
         score_tensors = (logits, pool.request.active, *copies(choices))
     else:
         score_gradient = linear
-        score_tensors = (row[history.candidates], history.coefficients.clone())
+        score_tensors = (place[history.candidates], history.coefficients.clone())
     return Plan(
         pool.states[numbers],
         row[children],
@@ -111,6 +120,7 @@ def make_plan(trace: Trace, history: History) -> Plan:
         score_gradient,
         score_tensors,
         row,
+        pairs,
     )
 
 
@@ -120,6 +130,7 @@ class Needed(NamedTuple):
     numbers: Int[Tensor, "R"]
     levels: list[int]
     row: Int[Tensor, "P"]  # of each node of the pool; the absent node is a leaf, whose logit is −inf too
+    scored: Int[Tensor, "Q"] | None  # the absent node and all candidates, where these have no rows of their own
 
 
 def needed(trace: Trace, history: History) -> Needed:
@@ -129,7 +140,7 @@ def needed(trace: Trace, history: History) -> Needed:
     if history.groups is not None:
         levels = list(itertools.accumulate(history.groups.counts.tolist()[:-1]))
         levels = levels[: levels.index(levels[-1], 1) + 1]  # without heights above the highest
-        return Needed(history.groups.order[: levels[-1] - leaves], levels, history.groups.row)
+        return Needed(history.groups.order[: levels[-1] - leaves], levels, history.groups.row, None)
     if history.candidates is None:  # every beam that was merged has a part in the scores: keep all
         standing = pool.logits.isfinite()
         chosen = mark(pool, pool.children[standing], trace.roots)
@@ -137,13 +148,18 @@ def needed(trace: Trace, history: History) -> Needed:
         standing = mark(pool, history.candidates)
         exists = trace.scores.isfinite()[..., None]
         chosen = mark(pool, history.lineages.node.where(exists, pool.absent), trace.roots)
+    scored = None
+    if pool.request.scores_children:
+        standing[pool.absent :] = True
+        scored = standing.nonzero().squeeze(1)
+        standing = torch.zeros_like(standing)
     beside = (standing & ~chosen).nonzero().squeeze(1)
     chosen_numbers, sizes = by_height(pool, chosen.nonzero().squeeze(1))
     numbers = torch.cat((beside, chosen_numbers))  # (R,)
     row = torch.zeros(size, dtype=torch.long, device=numbers.device)
     row[:leaves] = torch.arange(leaves, device=numbers.device)
     row[numbers] = torch.arange(leaves, leaves + len(numbers), device=numbers.device)
-    return Needed(numbers, list(itertools.accumulate((leaves, len(beside), *sizes))), row)
+    return Needed(numbers, list(itertools.accumulate((leaves, len(beside), *sizes))), row, scored)
 
 
 class Groups(NamedTuple):
@@ -208,7 +224,7 @@ class Replay(torch.autograd.Function):
         ctx.score_gradient = plan.score_gradient
         # The weights too, so that PyTorch objects if they change before backward.
         ctx.weights = len(weights)
-        ctx.save_for_backward(*weights, store, plan.children, spans, *plan.score_tensors)
+        ctx.save_for_backward(*weights, store, plan.children, spans, plan.pairs, *plan.score_tensors)
         return store, plan.scores.clone()
 
     @staticmethod
@@ -216,26 +232,30 @@ class Replay(torch.autograd.Function):
     def backward(
         ctx: Any, store_gradient: Float[Tensor, "R S"], score_gradient: Float[Tensor, "B K"]
     ) -> tuple[Tensor | None, ...]:
-        store, children, spans, *score_tensors = ctx.saved_tensors[ctx.weights :]
-        leaves, dim = ctx.levels[0], ctx.cell.dim
+        store, children, spans, pairs, *score_tensors = ctx.saved_tensors[ctx.weights :]
+        leaves = ctx.levels[0]
         gradient = store_gradient.clone()  # of every state, complete once all its parents have come by
         weight_gradients = [torch.zeros_like(weight) for weight in ctx.cell.parameters()]
 
-        # The scores reach the states of all candidates through the scorer.
-        logit_gradient = ctx.score_gradient(score_gradient, len(store), *score_tensors).to(store.dtype)
-        gradient[:, :dim].addr_(logit_gradient, ctx.scorer.weight.squeeze(0).to(store.dtype))
-        scorer_weight, scorer_bias = logit_gradient @ store[:, :dim], logit_gradient.sum(0)
+        # The scores reach the states of all candidates, or of their children, through the scorer.
+        logits = len(store) if pairs is None else len(pairs)
+        logit_gradient = ctx.score_gradient(score_gradient, logits, *score_tensors).to(store.dtype)
+        if pairs is None:
+            scorer_gradients = from_parents(ctx.scorer, ctx.cell.dim, logit_gradient, store, gradient)
+        else:
+            with ctx.autocast.again():
+                scorer_gradients = from_children(ctx.scorer, pairs, logit_gradient, store, gradient)
 
         # In inference mode, as the search; whatever is returned was made outside of it.
         with torch.inference_mode(), ctx.autocast.again():
             for first, last, levels in batches(ctx.levels, batch_size(store.device)):
-                pairs = children[first - leaves : last - leaves]  # (n, 2)
+                below = children[first - leaves : last - leaves]  # (n, 2)
                 mask = ctx.dropout.mask(*spans[first - leaves : last - leaves].unbind(1)) if ctx.dropout else None
-                nodes = ctx.adjoint(ctx.cell, take(store, pairs), mask)
+                nodes = ctx.adjoint(ctx.cell, take(store, below), mask)
                 for low, high in levels:
                     level = slice(low - first, high - first)
                     down = nodes.pull_back(level, gradient[low:high])  # (n, 2, S)
-                    gradient.index_add_(0, pairs[level].flatten(), down.flatten(0, 1))
+                    gradient.index_add_(0, below[level].flatten(), down.flatten(0, 1))
                 for total, part in zip(weight_gradients, nodes.weight_gradients(), strict=True):
                     total += part
         return (
@@ -244,8 +264,7 @@ class Replay(torch.autograd.Function):
             None,
             gradient[:leaves],
             *weight_gradients,
-            scorer_weight.view_as(ctx.scorer.weight),
-            scorer_bias.view_as(ctx.scorer.bias),
+            *scorer_gradients,
         )
 
 

@@ -13,6 +13,8 @@ interval is put together from at most two blocks of each size, in log space. Tha
 
 Where duplicates are merged, a beam has more than one lineage and none of this holds; `merged` then computes the scores
 again under autograd, at the price of O(K·N²) numbers (not vectors).
+
+From the logits the gradient goes on to the scorer and to what it has read, parents or children: at the end of the file.
 """
 
 from collections.abc import Sequence
@@ -20,12 +22,14 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
+from beamtree.engine.adjoint import batch_size
 from beamtree.engine.base import Duplicates
+from beamtree.engine.child_scorer import ChildScorer
 from beamtree.engine.duplicates import resolve
 from beamtree.engine.lineage import Lineages
-from beamtree.engine.pool import Pool
+from beamtree.engine.pool import Pool, take
 from beamtree.engine.search import Choice
 
 
@@ -132,3 +136,34 @@ def interval_logsumexp(
         x = torch.logaddexp(x[..., ::2], x[..., 1::2])
         size = x.shape[-1] if size > 1 else 0
     return total
+
+
+def from_parents(
+    scorer: nn.Linear,
+    dim: int,
+    logit_gradient: Float[Tensor, "R"],
+    store: Float[Tensor, "R S"],
+    gradient: Float[Tensor, "R S"],
+) -> tuple[Tensor, ...]:
+    """From the logits to the states they were read from, added to `gradient`, and to the scorer's weights."""
+    gradient[:, :dim].addr_(logit_gradient, scorer.weight.squeeze(0).to(store.dtype))
+    weight, bias = logit_gradient @ store[:, :dim], logit_gradient.sum(0)
+    return weight.view_as(scorer.weight), bias.view_as(scorer.bias)
+
+
+def from_children(
+    scorer: ChildScorer,
+    pairs: Int[Tensor, "Q 2"],
+    logit_gradient: Float[Tensor, "Q"],
+    store: Float[Tensor, "R S"],
+    gradient: Float[Tensor, "R S"],
+) -> tuple[Tensor, ...]:
+    """The same where each logit was read from two states. What the scorer had inside is computed again."""
+    weight_gradients = tuple(torch.zeros_like(weight) for weight in scorer.parameters())
+    size = batch_size(store.device)
+    for part, above in zip(pairs.split(size), logit_gradient.split(size), strict=True):
+        down, found = scorer.pull_back(take(store, part), above)  # (n, 2, d)
+        gradient[:, : down.shape[2]].index_add_(0, part.flatten(), down.flatten(0, 1))
+        for total, each in zip(weight_gradients, found, strict=True):
+            total += each
+    return weight_gradients
