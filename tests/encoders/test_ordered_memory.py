@@ -226,13 +226,13 @@ def test_what_dropout_keeps_is_scaled_up():
 
 
 def both_engines(lengths, seed=0, **options):
-    """What engine "torch" gives, and what "graph" does, which launches its graphs here as it would on a GPU."""
+    """What engine "torch" gives, and what "triton" does, which launches its graphs here as it would on a GPU."""
     x, lengths = inputs(lengths, seed=seed)
     encoder = make(seed, **options).train()
     found = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ordered_memory, "why_not_captured", lambda leaves: None)  # which wants float32
-        for encoder.engine in ("torch", "graph"):
+        for encoder.engine in ("torch", "triton"):
             found.append(everything(encoder, x, lengths))
     return found
 
@@ -274,13 +274,13 @@ def test_engine_graph_keeps_a_fraction_of_what_torch_does(stretches):
     x, lengths = inputs([65], dtype=torch.float32)
     encoder = make(slots=8, dropout=0.1, memory_dropout=0.1).float().train()
     kept = {}
-    for encoder.engine in ("torch", "graph"):
+    for encoder.engine in ("torch", "triton"):
         saved = {}
         with watch_saved(saved, [*encoder.parameters(), x]):
             state = encoder(x, lengths).state
         kept[encoder.engine] = sum(saved.values())
         assert state.requires_grad
-    assert 0 < kept["graph"] < kept["torch"] / 3
+    assert 0 < kept["triton"] < kept["torch"] / 3
 
 
 def test_on_a_cpu_auto_is_torch(monkeypatch):
@@ -298,13 +298,13 @@ def test_what_cannot_be_captured_is_refused(dtype, interpreted, message, monkeyp
     """Also for one word, which takes no step."""
     triton = pytest.importorskip("triton")
     monkeypatch.setattr(triton.knobs.runtime, "interpret", interpreted)
-    encoder = make(engine="graph").to(dtype)
+    encoder = make(engine="triton").to(dtype)
     for length in (1, 4):
-        with pytest.raises(ValueError, match=f"engine 'graph' cannot do this: .*{message}; engine 'torch' can"):
+        with pytest.raises(ValueError, match=f"engine 'triton' cannot do this: .*{message}; engine 'torch' can"):
             encoder(*inputs([length], dtype=dtype))
 
 
-@pytest.mark.parametrize("engine", ["torch", "graph"])
+@pytest.mark.parametrize("engine", ["torch", "triton"])
 def test_bfloat16_autocast_stays_close(engine, stretches):
     torch.manual_seed(0)
     encoder = OrderedMemory(32, slots=4, engine=engine)
@@ -322,9 +322,9 @@ def test_bfloat16_autocast_stays_close(engine, stretches):
 
 def test_an_unknown_engine_is_refused():
     with pytest.raises(
-        ValueError, match="unknown engine 'graphs' \\(did you mean 'graph'\\?\\); known: auto, torch, graph"
+        ValueError, match="unknown engine 'tritons' \\(did you mean 'triton'\\?\\); known: auto, torch, triton"
     ):
-        OrderedMemory(6, engine="graphs")
+        OrderedMemory(6, engine="tritons")
 
 
 @pytest.mark.parametrize(

@@ -91,14 +91,15 @@ class OrderedMemory(Encoder):
         slots: of the memory; trees of this height can be built.
         dropout: inside the cell, on the children and on the activation.
         memory_dropout: where p is made, on leaves, candidates and activations.
-        engine: "torch", on any device and the same as "auto"; or "graph", the same launches in CUDA graphs.
+        engine: "torch", on any device and the same as "auto"; or "triton", the same launches in CUDA graphs (which
+            needs that package too).
         check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
         """
         super().__init__(dim, check_nan)
         check_integer("slots", slots, at_least=1)
         check_rate("dropout", dropout)
         check_rate("memory_dropout", memory_dropout)
-        check_choice("engine", engine, ("auto", "torch", "graph"))
+        check_choice("engine", engine, ("auto", "torch", "triton"))
         self.slots, self.memory_dropout, self.engine = slots, memory_dropout, engine
         self.cell = GRC(dim, dropout)
         self.leaf = nn.Linear(dim, dim)  # its layer norm is the cell's
@@ -133,10 +134,10 @@ class OrderedMemory(Encoder):
         return Encoding(state, self._beam(leaves.transpose(0, 1), heights.mT, history, lengths))
 
     def _is_captured(self, leaves: Float[Tensor, "N B D"]) -> bool:
-        if self.engine != "graph":
+        if self.engine != "triton":
             return False
         if reason := why_not_captured(leaves):
-            raise ValueError(f"engine 'graph' cannot do this: {reason}; engine 'torch' can")
+            raise ValueError(f"engine 'triton' cannot do this: {reason}; engine 'torch' can")
         return True
 
     def _closed(self, step: int) -> int:
