@@ -8,6 +8,12 @@ import torch
 T = TypeVar("T")
 
 
+def stream_of(device: torch.device) -> int:
+    """The number of the stream that is in use: what runs on two of them may run at the same time, and must not share
+    buffers."""
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+
+
 class Captured(Generic[T]):
     """Launches that are made one by one the first time, which compiles the kernels, and captured then.
 

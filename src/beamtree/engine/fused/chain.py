@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from beamtree.cells import GRC
 from beamtree.engine.chain import STRETCH, Down, come_back, go
-from beamtree.engine.fused.capture import Captured
+from beamtree.engine.fused.capture import Captured, stream_of
 from beamtree.engine.fused.compose import precision
 from beamtree.engine.fused.gradient import FusedGRCAdjoint
 from beamtree.engine.fused.workspaces import too_many
@@ -90,8 +90,7 @@ _kept: OrderedDict[Hashable, Graphs] = OrderedDict()
 
 def graphs(cell: GRC, leaves: Float[Tensor, "N B D"]) -> Graphs:
     """Those for chains of this size, with the cell's weights; the ones not used for longest make way for new ones."""
-    stream = torch.cuda.current_stream(leaves.device).cuda_stream if leaves.is_cuda else 0
-    size = (leaves.device, stream, leaves.shape[1:], precision(leaves.device))
+    size = (leaves.device, stream_of(leaves.device), leaves.shape[1:], precision(leaves.device))
     if size not in _kept:
         with torch.inference_mode(False):
             _kept[size] = Graphs(cell, leaves)

@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from beamtree.engine.autocast import Autocast
 from beamtree.engine.base import Chart, Noise, Request
+from beamtree.engine.fused.capture import stream_of
 from beamtree.engine.fused.compose import precision
 from beamtree.engine.fused.soft_gradient import SoftGradient
 from beamtree.engine.fused.soft_workspaces import SoftSize, SoftWorkspace
@@ -75,11 +76,10 @@ def encode(request: Request, noise: Noise) -> Chart:
     """
     B, N, D = request.leaves.shape
     device = request.leaves.device
-    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
     rate = None if request.dropout is None else float(request.dropout.scale)
     assert request.soft is not None
     kind = (request.stochastic, rate, precision(device), request.soft)
-    size = SoftSize(device, stream, B, N, request.beam_size, D, *kind)
+    size = SoftSize(device, stream_of(device), B, N, request.beam_size, D, *kind)
     lease = Lease(size, request)
     assert lease.room is not None
     with torch.inference_mode():

@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from beamtree.engine.base import Chart, Noise, Request
 from beamtree.engine.fused import kernels, workspaces
-from beamtree.engine.fused.compose import COMPOSE, precision
+from beamtree.engine.fused.compose import COMPOSE
 from beamtree.engine.fused.straight_through_gradient import SampleGradient
 from beamtree.engine.fused.workspaces import Size, Workspace, rounded, too_many
 from beamtree.engine.pool import Pool
@@ -94,16 +94,11 @@ _kept: OrderedDict[Size, Room] = OrderedDict()
 
 def room(request: Request) -> Room:
     """That for a request's size; the one that was not used for longest makes way for a new one."""
-    B, N, _ = request.leaves.shape
-    device = request.leaves.device
-    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-    rate = None if request.dropout is None else float(request.dropout.scale)
-    kind = (type(request.cell), request.stochastic, rate, precision(device))
-    size = Size(device, stream, B, N, request.beam_size, request.cell.dim, *kind)
+    size = Size.of(request)
     if size not in _kept:
         with torch.inference_mode(False), torch.no_grad():  # training may use it too
             _kept[size] = Room(size, request)
-        _make_way(device)
+        _make_way(size.device)
     _kept.move_to_end(size)
     return _kept[size]
 

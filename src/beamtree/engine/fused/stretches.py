@@ -21,7 +21,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from beamtree.engine.fused.capture import Captured
+from beamtree.engine.fused.capture import Captured, stream_of
 from beamtree.engine.fused.compose import precision
 from beamtree.engine.fused.workspaces import too_many
 
@@ -199,10 +199,9 @@ _kept: OrderedDict[Hashable, Graphs] = OrderedDict()
 def find(loop: Loop, T: int, carry: Sequence[Tensor], inputs: Sequence[Tensor], masks: Masks) -> Graphs:
     """Those for loops of this size, with the loop's weights; the ones not used for longest make way for new ones."""
     device = carry[0].device
-    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
     shapes = (*(own.shape for own in carry), *(None if own is None else own.shape[1:] for own in (*inputs, *masks)))
     # Whatever is no weight, such as a dropout's rate, stands in the module's description.
-    size = (device, stream, type(loop), str(loop), T, shapes, precision(device))
+    size = (device, stream_of(device), type(loop), str(loop), T, shapes, precision(device))
     if size not in _kept:
         _kept[size] = Graphs(loop, T, carry, inputs, masks)
         while too_many([graphs.bytes for graphs in _kept.values()], KEPT, device):

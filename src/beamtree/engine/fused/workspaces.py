@@ -17,7 +17,7 @@ from torch import Tensor
 from beamtree.cells import Cell
 from beamtree.engine.base import Noise, Request
 from beamtree.engine.fused import kernels
-from beamtree.engine.fused.capture import Captured
+from beamtree.engine.fused.capture import Captured, stream_of
 from beamtree.engine.fused.compose import COMPOSE, precision
 from beamtree.engine.pool import Pool, new_tables
 from beamtree.engine.replay import History, look_back
@@ -42,6 +42,14 @@ class Size:
     stochastic: bool
     dropout: float | None  # the threshold and scale of the masks follow from it
     precision: str  # of products
+
+    @classmethod
+    def of(cls, request: Request) -> "Size":
+        B, N, _ = request.leaves.shape
+        device = request.leaves.device
+        rate = None if request.dropout is None else float(request.dropout.scale)
+        kind = (type(request.cell), request.stochastic, rate, precision(device))
+        return cls(device, stream_of(device), B, N, request.beam_size, request.cell.dim, *kind)
 
     @property
     def M(self) -> int:
@@ -199,16 +207,11 @@ def rounded(number: int, multiple: int) -> int:
 
 def workspace(request: Request) -> Workspace:
     """That for a request's size; the one that was not used for longest makes way for a new one."""
-    B, N, _ = request.leaves.shape
-    device = request.leaves.device
-    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-    rate = None if request.dropout is None else float(request.dropout.scale)
-    kind = (type(request.cell), request.stochastic, rate, precision(device))
-    size = Size(device, stream, B, N, request.beam_size, request.cell.dim, *kind)
+    size = Size.of(request)
     if size not in _kept:
         with torch.inference_mode(False):  # training may use it too
             _kept[size] = Workspace(size, request)
-        while too_many([memory.bytes for memory in _kept.values()], KEPT, device):
+        while too_many([memory.bytes for memory in _kept.values()], KEPT, size.device):
             _kept.popitem(last=False)
     _kept.move_to_end(size)
     return _kept[size]
