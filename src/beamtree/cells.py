@@ -64,8 +64,9 @@ class GRC(Cell):
     ) -> Float[Tensor, "*nodes state"]:
         children = torch.cat((left, right), dim=-1)  # (…, 2D)
         inner = self.drop(F.gelu(self.expand(children)), mask)  # (…, 4D)
-        z, h, c, u = self.gates(inner).chunk(4, dim=-1)  # (…, D) each
-        return self.norm(z.sigmoid() * left + h.sigmoid() * right + c.sigmoid() * u)
+        gates = self.gates(inner)  # (…, 4D)
+        z, h, c = gates[..., : 3 * self.dim].sigmoid().chunk(3, dim=-1)  # (…, D) each
+        return self.norm(torch.addcmul(torch.addcmul(z * left, h, right), c, gates[..., 3 * self.dim :]))
 
 
 class TreeLSTM(Cell):

@@ -72,7 +72,7 @@ def soften(scores: Float[Tensor, "*batch m"], order: Int[Tensor, "*batch k"], *p
     top = _take(scores, order[..., :-1], payloads)
     rest = scores.scatter(-1, order[..., :-1], -torch.inf)  # (…, m)
     absent = rest.isneginf()
-    empty = absent.all(-1, keepdim=True)  # (…, 1)
+    empty = absent.gather(-1, order[..., -1:])  # (…, 1): the best of the rest is not there, so none is
     weights = rest.masked_fill(empty, 0).softmax(-1).masked_fill(absent, 0)
     score = (weights * rest.masked_fill(absent, 0)).sum(-1, keepdim=True).masked_fill(empty, -torch.inf)
     mixed = (_mix(weights, payload) for payload in payloads)

@@ -94,7 +94,10 @@ class GRCAdjoint(Adjoint):
             cell.norm.bias,
             [True, True, True],
         )
-        self.d_norm = [a + b for a, b in zip(self.d_norm, d_norm, strict=True)] if self.d_norm else d_norm
+        if self.d_norm:
+            torch._foreach_add_(self.d_norm, d_norm)
+        else:
+            self.d_norm = d_norm
         gates, wide = self.d_gates[rows], total.unsqueeze(1)  # (R, 4, D), (R, 1, D)
         torch.mul(wide, self.children[rows].view(-1, 2, cell.dim), out=gates[:, :2])
         torch.mul(total, self.update[rows], out=gates[:, 2])
