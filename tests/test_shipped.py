@@ -3,11 +3,13 @@
 import pytest
 
 import beamtree
+import real_files
 from beamtree import pretrained
 from beamtree.data.listops.splits import Spec, generate, preset
 from beamtree.trees import Bracketing, scores
 
 LISTOPS = ["listops-bt-grc", "listops-bt-grc-onesoft"]
+SHIPPED = [*LISTOPS, "sst5-bt-grc"]
 SMALL = 5 * 2**20  # bytes
 
 
@@ -29,15 +31,15 @@ def expressions(length, count):
 
 
 def test_their_names():
-    assert pretrained.shipped() == LISTOPS
+    assert pretrained.shipped() == SHIPPED
 
 
-@pytest.mark.parametrize("name", LISTOPS)
+@pytest.mark.parametrize("name", SHIPPED)
 def test_they_are_small_and_say_how_good_they_are(name):
     folder = pretrained._SHIPPED / name
     assert sum(file.stat().st_size for file in folder.iterdir()) < SMALL
     model = beamtree.load(name)
-    assert model.config.settings.encoder.name == name.removeprefix("listops-")
+    assert model.config.settings.encoder.name == name.split("-", 1)[1]
     assert list(model.results["splits"]) == list(model.config.settings.data.tests)
 
 
@@ -65,3 +67,28 @@ def test_the_example(name):
     assert prediction.label == "9"
     assert prediction.probabilities["9"] > 0.99
     assert model.parse(expression)[0].tree.leaves == tuple(expression.split())
+
+
+def test_sentences_have_a_sentiment():
+    model = beamtree.load("sst5-bt-grc")
+    good, bad = model.predict(["a gorgeous , moving and very funny film", "a dull , pointless and boring mess"])
+    assert good.label.endswith("positive")
+    assert bad.label.endswith("negative")
+    assert good.unknown == ()
+
+
+def test_a_word_that_the_model_never_saw_is_told():
+    model = beamtree.load("sst5-bt-grc")
+    (prediction,) = model.predict(["i shot an elephant in my pajamas"])
+    assert prediction.unknown == ("pajamas",)
+    assert model.parse("i shot an elephant in my pajamas")[0].tree.leaves[-1] == "pajamas"
+
+
+def test_its_accuracy_is_the_one_that_is_told():
+    """On the real test sentences, the first 300 of them."""
+    model = beamtree.load("sst5-bt-grc")
+    split = beamtree.data.load("sst5", "iid", roots=[real_files.find("sst/trees.tar.xz").parents[1]])
+    sentences = [split[row] for row in range(300)]
+    found = model.predict([" ".join(sample.tokens) for sample in sentences])
+    right = sum(one.label == sample.label for one, sample in zip(found, sentences, strict=True))
+    assert abs(right / 300 - model.results["splits"]["iid"]["accuracy"]) < 0.08  # three standard deviations
