@@ -371,3 +371,10 @@ def test_a_chain_of_50_000_leaves_is_no_trouble(chain: Chain, holds: Callable[[C
     start = time.perf_counter()
     assert holds(chain)
     assert time.perf_counter() - start < SECONDS
+
+
+def test_a_notebook_draws_a_tree():
+    tree = Tree.parse("((a b) <c>)")
+    assert tree._repr_svg_().startswith("<svg")
+    assert "&lt;c&gt;" in tree._repr_svg_()
+    assert tree._repr_svg_() in tree._repr_html_()

@@ -167,9 +167,14 @@ class Tree:
             return f"<Tree of {len(self)} leaves, height {self.height}>"
         return f"Tree.parse({str(self)!r})"
 
+    def _repr_svg_(self) -> str:
+        from beamtree.drawing import tree_svg  # here: drawing imports this file
+
+        return tree_svg(self)
+
     def _repr_html_(self) -> str:
         """For a notebook, in which a large tree scrolls."""
-        from beamtree.drawing import draw_tree  # here: drawing imports this file
+        from beamtree.drawing import draw_tree
 
         return draw_tree(self)._repr_html_()
 
