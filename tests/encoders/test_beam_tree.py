@@ -35,6 +35,15 @@ def test_padding_and_batch_mates_never_change_an_encoding(
 
 
 @encoders
+def test_what_stands_in_the_padding_does_not_matter(name, options):
+    encoder = make(name, **options)
+    x, lengths = inputs([6, 3, 1])
+    spoiled = x.clone()
+    spoiled[1, 3:], spoiled[2, 1:] = torch.nan, torch.inf
+    assert_same(everything(encoder, x, lengths), everything(encoder, spoiled, lengths), atol=0)
+
+
+@encoders
 def test_one_word_is_its_leaf(name, options):
     encoder = make(name, **options)
     x, lengths = inputs([1])

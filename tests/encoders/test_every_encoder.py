@@ -66,6 +66,22 @@ def test_padding_and_batch_mates_change_nothing(name):
 
 
 @every_encoder
+def test_what_stands_in_the_padding_does_not_matter(name):
+    """To the last bit, under noise and dropout."""
+    encoder, (x, lengths), found = make(name).train(), inputs(6, 3, 1), []
+    spoiled = x.clone()
+    spoiled[1, 3:], spoiled[2, 1:] = torch.nan, torch.inf
+    for given in (x, spoiled):
+        state = encode(encoder, given.requires_grad_(), lengths).state
+        wanted = (given, *encoder.parameters())
+        found.append(
+            (state, *torch.autograd.grad(state.sin().sum(), wanted, allow_unused=True, materialize_grads=True))
+        )
+    for clean, same in zip(*found, strict=True):
+        assert torch.equal(clean, same)
+
+
+@every_encoder
 @pytest.mark.parametrize("training", [True, False], ids=["training", "test"])
 def test_short_inputs_are_encoded(name, training):
     encoder = make(name).train(training)
