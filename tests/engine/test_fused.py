@@ -1,7 +1,11 @@
 """The fused engine computes what the torch engine does. Without a GPU its kernels run in Triton's interpreter."""
 
+import itertools
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from beamtree.cells import GRC
 from beamtree.engine.base import Noise, Request
@@ -10,17 +14,21 @@ from support import assert_same, everything, inputs, make
 pytest.importorskip("triton")
 
 from beamtree.engine import fused
-from beamtree.engine.fused import workspaces
+from beamtree.engine.fused import chunks, leases, plain, plain_gradient, workspaces
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.fixture(autouse=True)
-def short_stretches(monkeypatch):
-    """Two steps at a time: the interpreter takes milliseconds for each program."""
+def small_pieces(monkeypatch):
+    """Two steps at a time, and eight nodes: the interpreter takes milliseconds for each program."""
     if DEVICE == "cpu":
         monkeypatch.setattr(Noise, "STEPS", 2)
         monkeypatch.setattr(workspaces, "STRETCH", 2)
+        monkeypatch.setattr(plain_gradient, "FEWEST", 8)
+        monkeypatch.setattr(plain_gradient, "MOST", 8)
+        monkeypatch.setattr(plain_gradient, "LEVELS", 2)
+        monkeypatch.setattr(chunks, "PROGRAMS", 2)
     fused.release()
     yield
     fused.release()
@@ -141,7 +149,7 @@ def test_lengths_share_a_workspace_and_leave_nothing_behind():
     for lengths in ([9, 7], [4, 3], [6, 6]):
         x, lengths = (t.to(DEVICE) for t in inputs(lengths, dim=8, dtype=torch.float32))
         assert_same(everything(one, x, lengths), everything(other, x, lengths), atol=2e-5)
-    assert len(workspaces._kept) == 1
+    assert len(plain.rooms.idle) == 1
 
 
 def test_a_padded_length_is_little_more():
@@ -153,13 +161,13 @@ def test_a_padded_length_is_little_more():
 
 
 def test_workspaces_are_bounded_and_given_back(monkeypatch):
-    monkeypatch.setattr(workspaces, "KEPT", 2)
+    monkeypatch.setattr(leases, "KEPT", 2)
     _, encoder = pair(dim=8, beam_size=1)
     for batch in (1, 2, 3):
         x, lengths = inputs([4] * batch, dim=8, dtype=torch.float32)
         with torch.no_grad():
             encoder(x.to(DEVICE), lengths.to(DEVICE))
-    assert [size.B for size in workspaces._kept] == [2, 3]
+    assert [room.size.B for room in plain.rooms.idle] == [2, 3]
 
 
 def test_the_share_of_a_device_is_heeded(monkeypatch):
@@ -168,11 +176,11 @@ def test_the_share_of_a_device_is_heeded(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Card)
     device = torch.device("cuda")
-    assert not workspaces.too_many([60, 40], 16, device)
-    assert workspaces.too_many([60, 41], 16, device)
-    assert not workspaces.too_many([500], 16, device)  # one is always kept
+    assert not leases.too_many([60, 40], 16, device)
+    assert leases.too_many([60, 41], 16, device)
+    assert not leases.too_many([500], 16, device)  # one is always kept
     fused.release()
-    assert not workspaces._kept
+    assert not plain.rooms.idle
 
 
 @pytest.mark.parametrize(
@@ -209,3 +217,57 @@ def test_a_length_beyond_its_reach_is_refused():
     leaves = torch.empty(1, 1, 6).expand(1, fused.MAX_LENGTH + 1, 6).to(DEVICE)
     asked = Request(leaves, torch.tensor([5]), GRC(6), encoder.scorer, 2)
     assert "16384 tokens" in fused.reason_not(asked)
+
+
+@pytest.mark.parametrize("name", ["bt-grc", "bt-lstm"])
+@pytest.mark.parametrize("rows", [1, 5, 64], ids=lambda rows: f"{rows}-nodes")
+def test_nodes_are_gone_through_in_chunks_of_any_size(name, rows, monkeypatch):
+    if DEVICE == "cpu":
+        monkeypatch.setattr(chunks, "PROGRAMS", 1)
+    for bound in ("FEWEST", "MOST"):
+        monkeypatch.setattr(plain_gradient, bound, rows)
+    compare([8, 5, 2, 1], name, beam_size=3, dropout=0.2)
+
+
+@given(counts=st.lists(st.integers(0, 9), min_size=1, max_size=9), rows=st.integers(1, 12))
+def test_chunks_cover_every_node_once_and_parents_first(counts, rows):
+    ends = [0, *itertools.accumulate(counts)]
+    level = [number for number, count in enumerate(counts, start=1) for _ in range(count)]
+    seen = []
+    for low, high, highest, levels in plain_gradient.chunks(ends, rows):
+        assert 0 < high - low <= rows
+        assert {*level[low:high]} <= {*range(highest - levels + 1, highest + 1)}
+        seen += sorted(range(low, high), key=lambda place: -level[place])
+    assert sorted(seen) == list(range(len(level)))
+    order = [level[place] for place in seen]
+    assert order == [1] * counts[0] + sorted(level[counts[0] :], reverse=True)
+
+
+@given(levels=st.integers(0, 50))
+def test_all_levels_are_run(levels):
+    runs = list(plain_gradient.runs(levels))
+    assert levels <= sum(runs) < levels + plain_gradient.LEVELS
+    assert {*runs} <= {plain_gradient.LEVELS, 1}
+
+
+def test_a_gradient_may_be_taken_twice():
+    _, encoder = pair(dim=8, beam_size=2)
+    x, lengths = (t.to(DEVICE) for t in inputs([6, 4], dim=8, dtype=torch.float32))
+    loss = encoder(x, lengths).state.sin().sum()
+    first = torch.autograd.grad(loss, encoder.cell.gates.weight, retain_graph=True)[0]
+    encoder(-x, lengths).state.sum().backward()  # has a room of its own
+    again = torch.autograd.grad(loss, encoder.cell.gates.weight)[0]
+    torch.testing.assert_close(first, again)
+    assert len(plain.rooms.idle) == 2
+
+
+@pytest.mark.parametrize("name", ["bt-grc", "bt-lstm"])
+def test_a_search_that_has_diverged_leaves_nothing_behind(name):
+    one, other = pair(name, dim=8, beam_size=2, dropout=0.2)
+    x, lengths = (t.to(DEVICE) for t in inputs([9, 7], dim=8, dtype=torch.float32))
+    other(x * torch.nan, lengths).state.sum().backward()
+    (other(x, lengths).state.sum() * torch.nan).backward()
+    other.zero_grad()
+    x, lengths = (t.to(DEVICE) for t in inputs([5, 3], dim=8, dtype=torch.float32))
+    assert_same(everything(one, x, lengths), everything(other, x, lengths), atol=2e-5)
+    assert len(plain.rooms.idle) == 1

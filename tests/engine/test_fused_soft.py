@@ -10,7 +10,7 @@ from support import assert_same, everything, inputs, make
 pytest.importorskip("triton")
 
 from beamtree.engine import fused
-from beamtree.engine.fused import gradient, soft, soft_gradient, soft_workspaces
+from beamtree.engine.fused import gradient, leases, soft, soft_gradient, soft_workspaces
 
 PADDED_LENGTH = soft.padded_length
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -89,7 +89,7 @@ def test_a_room_is_used_again_and_leaves_nothing_behind():
         x, lengths = given(lengths, seed=seed)
         assert_same(everything(one, x, lengths), everything(other, x, lengths), atol=2e-5)
     gc.collect()
-    assert len(soft._idle) == 1
+    assert len(soft.rooms.idle) == 1
 
 
 def test_two_passes_may_be_under_way_and_weights_may_change_after():
@@ -123,25 +123,25 @@ def test_a_pass_without_a_gradient_gives_its_room_back():
         before = kept.clone()
         encoder(*given([5, 4], seed=1))
     assert torch.equal(kept, before)
-    assert len(soft._idle) == 1
+    assert len(soft.rooms.idle) == 1
 
 
 def test_a_pass_that_is_forgotten_gives_its_room_back():
     _, encoder = pair(dim=8, beam_size=2)
     encoder(*given([5, 4]))
     gc.collect()
-    assert len(soft._idle) == 1
+    assert len(soft.rooms.idle) == 1
 
 
 def test_idle_rooms_are_bounded(monkeypatch):
-    monkeypatch.setattr(soft, "KEPT", 2)
+    monkeypatch.setattr(leases, "KEPT", 2)
     _, encoder = pair(dim=8, beam_size=1)
     for batch in (1, 2, 3):
         with torch.no_grad():
             encoder(*given([4] * batch))
-    assert [room.search.size.B for room in soft._idle] == [2, 3]
+    assert [room.search.size.B for room in soft.rooms.idle] == [2, 3]
     fused.release()
-    assert not soft._idle
+    assert not soft.rooms.idle
 
 
 def test_a_padded_length_is_little_more():

@@ -25,7 +25,7 @@ cells = pytest.mark.parametrize("cell", ["grc", "lstm"])
 def little_work(monkeypatch):
     """Two steps at a time, and less padding: the interpreter takes milliseconds for each program."""
     if DEVICE == "cpu":
-        monkeypatch.setattr(fused, "padded_length", lambda length: workspaces.rounded(length + 1, 8) - 1)
+        monkeypatch.setattr(workspaces, "padded_length", lambda length: workspaces.rounded(length + 1, 8) - 1)
         monkeypatch.setattr(Noise, "STEPS", 2)
         monkeypatch.setattr(workspaces, "STRETCH", 2)
     fused.release()

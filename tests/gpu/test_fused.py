@@ -5,7 +5,7 @@ import torch
 
 from beamtree.engine import fused, why_not_triton
 from beamtree.engine.base import Request
-from beamtree.engine.fused import workspaces
+from beamtree.engine.fused import leases, plain
 from support import assert_same, everything, inputs, make
 
 pytestmark = pytest.mark.gpu
@@ -113,12 +113,12 @@ def test_a_captured_onesoft_pass_repeats_itself(mix):
 
 
 def test_changing_sizes_keep_memory_bounded(monkeypatch):
-    monkeypatch.setattr(workspaces, "KEPT", 4)
+    monkeypatch.setattr(leases, "KEPT", 4)
     encoder = make("bt-grc", "triton", dim=64, dtype=torch.float32).cuda()
     for length in range(20, 400, 16):
         x, lengths = (t.cuda() for t in inputs([length] * 4, dim=64, dtype=torch.float32))
         encoder(x, lengths).state.sum().backward()
-    assert len(workspaces._kept) == workspaces.KEPT
+    assert len(plain.rooms.idle) == leases.KEPT
     held = torch.cuda.memory_allocated()
     fused.release()
     assert torch.cuda.memory_allocated() < held
@@ -135,18 +135,18 @@ def test_two_streams_have_a_workspace_each():
             found = encoder(x, lengths).state
         stream.synchronize()
     assert torch.equal(expected, found)
-    assert len(workspaces._kept) == 2
+    assert len(plain.rooms.idle) == 2
 
 
 def test_auto_is_fused_where_that_can_be_and_torch_elsewhere():
     encoder = make("bt-grc", "auto", dim=64, dtype=torch.float32).cuda()
     x, lengths = (t.cuda() for t in inputs([30, 20], dim=64, dtype=torch.float32))
     encoder(x, lengths)
-    assert len(workspaces._kept) == 1
+    assert len(plain.rooms.idle) == 1
     fused.release()
     with torch.autocast("cuda", torch.float16):
         encoder(x, lengths)
         asked = Request(x, lengths, encoder.cell, encoder.scorer, 5)
         assert "bfloat16" in why_not_triton(asked)
     encoder.double()(x.double(), lengths)
-    assert not workspaces._kept
+    assert not plain.rooms.idle

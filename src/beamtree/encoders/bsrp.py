@@ -33,7 +33,6 @@ from beamtree.beams import Encoding
 from beamtree.cells import GRC
 from beamtree.checks import check_integer, check_rate
 from beamtree.encoders.base import OFFICIAL_CELL, Cost, Encoder, average, in_full, node_dropout
-from beamtree.engine.adjoint import adjoint
 from beamtree.engine.base import Chart, Request
 from beamtree.engine.lineage import along, slots_after
 from beamtree.engine.pool import START as SPAN_START
@@ -215,7 +214,7 @@ def replay(request: Request, found: Search) -> tuple[Float[Tensor, "rows D"], In
         levels = list(accumulate((len(leaves), 0, *sizes)))
         spans = take(pool.spans, children)
         plan = Plan(pool.states[numbers], row[children], spans, levels, found.scores, unscored, (), row)
-    store, _ = Replay.apply(request, plan, adjoint, leaves, *request.weights)
+    store, _ = Replay.apply(request, plan, leaves, *request.weights)
     return store, row
 
 

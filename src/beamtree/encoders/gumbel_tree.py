@@ -40,8 +40,17 @@ OFFICIAL = beam_tree.OFFICIAL | {
         "decide_linear": "scorer",
     },
 }
+
+
+def _best(request: Samples) -> Chart:
+    """The fastest engine there is for this."""
+    if request.leaves.is_cuda and not engines.why_not_triton(request):
+        return engines.encode(request, "triton")
+    return straight_through.encode(request)
+
+
 ENGINES: dict[str, Callable[[Samples], Chart]] = {
-    "auto": straight_through.encode,
+    "auto": _best,
     "reference": straight_through_reference.encode,
     "torch": straight_through.encode,
     "triton": partial(engines.encode, engine="triton"),
@@ -75,7 +84,7 @@ class GumbelTree(Encoder):
         dropout: inside the cell; a node keeps its mask (see `beamtree.dropout`), and has the same in every sample.
         stochastic: whether there is noise at all; without it the best candidate is always taken.
         weighted: average the samples by their probabilities, as the published code does, instead of evenly.
-        engine: "torch", which "auto" is; "triton", in fused kernels on a CUDA device; or "reference".
+        engine: "torch"; "triton", in fused kernels on a CUDA device; "auto", the faster of both; or "reference".
         check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
         cell: R, "grc" or "lstm".
         noise_at_test: draw at test too, as Monte-Carlo needs it.

@@ -91,8 +91,8 @@ class OrderedMemory(Encoder):
         slots: of the memory; trees of this height can be built.
         dropout: inside the cell, on the children and on the activation.
         memory_dropout: where p is made, on leaves, candidates and activations.
-        engine: "torch", on any device and the same as "auto"; or "triton", the same launches in CUDA graphs (which
-            needs that package too).
+        engine: "torch", on any device; "triton", the same launches in CUDA graphs (which needs that package too); or
+            "auto", the best there is for the device.
         check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
         """
         super().__init__(dim, check_nan)
@@ -134,7 +134,9 @@ class OrderedMemory(Encoder):
         return Encoding(state, self._beam(leaves.transpose(0, 1), heights.mT, history, lengths))
 
     def _is_captured(self, leaves: Float[Tensor, "N B D"]) -> bool:
-        if self.engine != "triton":
+        if self.engine == "auto":
+            return leaves.is_cuda and why_not_captured(leaves) is None
+        if self.engine == "torch":
             return False
         if reason := why_not_captured(leaves):
             raise ValueError(f"engine 'triton' cannot do this: {reason}; engine 'torch' can")

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from beamtree.engine.adjoint import Adjoint, adjoint, batch_size
+from beamtree.engine.adjoint import adjoint, batch_size
 from beamtree.engine.autocast import Autocast
 from beamtree.engine.base import Chart, Request
 from beamtree.engine.lineage import Lineages, make_chart, trace_back
@@ -27,12 +27,18 @@ from beamtree.engine.pool import Pool, take
 from beamtree.engine.score_gradient import candidates, coefficients, from_children, from_parents, linear, merged
 from beamtree.engine.search import Trace, copies, search
 
-Adjoints = Callable[..., Adjoint]  # of a cell, children and masks, as `beamtree.engine.adjoint.adjoint`
-
 
 def encode(request: Request) -> Chart:
     """Search, and replay where a gradient is wanted."""
-    return encode_trace(request, search(request))
+    trace = search(request)
+    history = look_back(trace, request.wants_gradient())
+    lineages = history.lineages
+    chart = make_chart(trace.pool, lineages.action, lineages.node, trace.scores, trace.roots)
+    if not request.wants_gradient():
+        return chart
+    plan = make_plan(trace, history)
+    store, scores = Replay.apply(request, plan, request.leaves.flatten(0, 1), *request.weights)
+    return replace(chart, store=store, scores=scores, nodes=plan.row[chart.nodes])
 
 
 class History(NamedTuple):
@@ -42,35 +48,17 @@ class History(NamedTuple):
     lineages: Lineages
     candidates: Int[Tensor, "B K C"] | None = None  # the absent node where there is none
     coefficients: Float[Tensor, "B K C"] | None = None  # 0 there
-    groups: "Groups | None" = None  # where the heights of all nodes are known
 
 
-def look_back(trace: Trace) -> History:
+def look_back(trace: Trace, gradient: bool) -> History:
     """The shapes of everything here follow from those of the request alone."""
     pool, lineages = trace.pool, trace_back(trace)
-    if not pool.request.wants_gradient() or pool.request.duplicates == "merge":
+    if not gradient or pool.request.duplicates == "merge":
         return History(lineages)
     with torch.no_grad():
         exists = trace.scores.isfinite()[..., None]  # (B, K, 1)
         standing = candidates(pool, lineages).where(exists, pool.absent)  # (B, K, C)
-        part = coefficients(pool, lineages).where(standing != pool.absent, 0)
-        chosen = mark(pool, lineages.node.where(exists, pool.absent), trace.roots)
-        groups = None if pool.heights is None else group(pool, mark(pool, standing), chosen, pool.heights)
-        return History(lineages, standing, part, groups)
-
-
-def encode_trace(
-    request: Request, trace: Trace, adjoint: Adjoints = adjoint, look_back: Callable[[Trace], History] = look_back
-) -> Chart:
-    """The chart of a finished search; its gradient is that of `adjoint`."""
-    history = look_back(trace)
-    lineages = history.lineages
-    chart = make_chart(trace.pool, lineages.action, lineages.node, trace.scores, trace.roots)
-    if not request.wants_gradient():
-        return chart
-    plan = make_plan(trace, history)
-    store, scores = Replay.apply(request, plan, adjoint, request.leaves.flatten(0, 1), *request.weights)
-    return replace(chart, store=store, scores=scores, nodes=plan.row[chart.nodes])
+        return History(lineages, standing, coefficients(pool, lineages).where(standing != pool.absent, 0))
 
 
 class Plan(NamedTuple):
@@ -137,10 +125,6 @@ def needed(trace: Trace, history: History) -> Needed:
     pool = trace.pool
     B, N, _ = pool.request.leaves.shape
     size, leaves = len(pool.states), B * N
-    if history.groups is not None:
-        levels = list(itertools.accumulate(history.groups.counts.tolist()[:-1]))
-        levels = levels[: levels.index(levels[-1], 1) + 1]  # without heights above the highest
-        return Needed(history.groups.order[: levels[-1] - leaves], levels, history.groups.row, None)
     if history.candidates is None:  # every beam that was merged has a part in the scores: keep all
         standing = pool.logits.isfinite()
         chosen = mark(pool, pool.children[standing], trace.roots)
@@ -160,26 +144,6 @@ def needed(trace: Trace, history: History) -> Needed:
     row[:leaves] = torch.arange(leaves, device=numbers.device)
     row[numbers] = torch.arange(leaves, leaves + len(numbers), device=numbers.device)
     return Needed(numbers, list(itertools.accumulate((leaves, len(beside), *sizes))), row, scored)
-
-
-class Groups(NamedTuple):
-    """The same with shapes that do not depend on what is needed."""
-
-    order: Int[Tensor, "P"]  # nodes that are needed first, by their groups
-    counts: Int[Tensor, "G"]  # of the groups: leaves, candidates that were not chosen, each height, and the rest
-    row: Int[Tensor, "P"]
-
-
-def group(pool: Pool, standing: Bool[Tensor, "P"], chosen: Bool[Tensor, "P"], heights: Int[Tensor, "P"]) -> Groups:
-    """By a stable sort: leaves have the key 0, candidates that were not chosen 1, chosen nodes their height and 1."""
-    B, N, _ = pool.request.leaves.shape
-    leaves, rest = B * N, N + 1
-    key = (heights + 1).where(chosen, torch.full_like(heights, rest).where(~standing, 1))
-    key[:leaves] = 0
-    order = key.sort(stable=True).indices
-    counts = heights.new_zeros(rest + 1).scatter_add_(0, key.long(), torch.ones_like(key))
-    row = torch.zeros_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
-    return Groups(order[leaves:], counts, row.where(key < rest, 0))
 
 
 def mark(pool: Pool, *numbers: Int[Tensor, "..."]) -> Bool[Tensor, "P"]:
@@ -215,11 +179,11 @@ class Replay(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, request: Request, plan: Plan, adjoint: Adjoints, leaves: Float[Tensor, "L S"], *weights: Tensor
+        ctx: Any, request: Request, plan: Plan, leaves: Float[Tensor, "L S"], *weights: Tensor
     ) -> tuple[Float[Tensor, "R S"], Float[Tensor, "B K"]]:
         store = torch.cat((leaves, plan.states))
         ctx.cell, ctx.scorer, ctx.dropout, ctx.levels = request.cell, request.scorer, request.dropout, plan.levels
-        ctx.autocast, ctx.adjoint = Autocast(leaves.device.type), adjoint
+        ctx.autocast = Autocast(leaves.device.type)
         spans = plan.spans.int() if request.dropout else None
         ctx.score_gradient = plan.score_gradient
         # The weights too, so that PyTorch objects if they change before backward.
@@ -251,21 +215,14 @@ class Replay(torch.autograd.Function):
             for first, last, levels in batches(ctx.levels, batch_size(store.device)):
                 below = children[first - leaves : last - leaves]  # (n, 2)
                 mask = ctx.dropout.mask(*spans[first - leaves : last - leaves].unbind(1)) if ctx.dropout else None
-                nodes = ctx.adjoint(ctx.cell, take(store, below), mask)
+                nodes = adjoint(ctx.cell, take(store, below), mask)
                 for low, high in levels:
                     level = slice(low - first, high - first)
                     down = nodes.pull_back(level, gradient[low:high])  # (n, 2, S)
                     gradient.index_add_(0, below[level].flatten(), down.flatten(0, 1))
                 for total, part in zip(weight_gradients, nodes.weight_gradients(), strict=True):
                     total += part
-        return (
-            None,
-            None,
-            None,
-            gradient[:leaves],
-            *weight_gradients,
-            *scorer_gradients,
-        )
+        return None, None, gradient[:leaves], *weight_gradients, *scorer_gradients
 
 
 def batches(levels: list[int], size: int) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:

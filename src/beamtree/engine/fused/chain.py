@@ -19,7 +19,7 @@ from beamtree.engine.chain import STRETCH, Down, come_back, go
 from beamtree.engine.fused.capture import Captured, stream_of
 from beamtree.engine.fused.compose import precision
 from beamtree.engine.fused.gradient import FusedGRCAdjoint
-from beamtree.engine.fused.workspaces import too_many
+from beamtree.engine.fused.leases import too_many
 
 KEPT = 16  # graphs at most, those used last: batches have few sizes
 

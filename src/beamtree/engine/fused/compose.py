@@ -8,7 +8,6 @@ import triton
 
 from beamtree.cells import GRC, Cell, TreeLSTM
 from beamtree.dropout import NodeDropout
-from beamtree.engine.base import Request
 from beamtree.engine.fused import kernels
 
 if TYPE_CHECKING:
@@ -37,10 +36,10 @@ def masks(dropout: NodeDropout | None) -> tuple[int, float]:
     return (dropout.threshold, dropout.scale) if dropout else (0, 1.0)
 
 
-def compose_grc(memory: "Workspace", request: Request, slot: int) -> None:
-    size, tables = memory.size, memory.tables
+def compose_grc(memory: "Workspace", slot: int) -> None:
+    size, tables, request = memory.size, memory.tables, memory.request
     D, E, n = size.D, 4 * size.D, 2 * size.beams
-    first, sizes = size.B * (size.N + size.M), tile(n, size.precision)
+    first, sizes = size.composed, tile(n, size.precision)
     w1, b1, w2, b2, norm_weight, norm_bias, score_weight, score_bias = memory.weights
     grid = (triton.cdiv(n, sizes["BM"]), triton.cdiv(E, sizes["BN"]))
     assert isinstance(request.cell, GRC)
@@ -57,10 +56,10 @@ def compose_grc(memory: "Workspace", request: Request, slot: int) -> None:
     )  # fmt: skip
 
 
-def compose_lstm(memory: "Workspace", request: Request, slot: int) -> None:
-    size, tables = memory.size, memory.tables
+def compose_lstm(memory: "Workspace", slot: int) -> None:
+    size, tables, request = memory.size, memory.tables, memory.request
     D, E, n = size.D, 5 * size.D, 2 * size.beams
-    first, sizes = size.B * (size.N + size.M), tile(n, size.precision)
+    first, sizes = size.composed, tile(n, size.precision)
     weight, bias, score_weight, score_bias = memory.weights
     kernels.expand[(triton.cdiv(n, sizes["BM"]), triton.cdiv(E, sizes["BN"]))](
         tables.states, tables.children, weight, bias, memory.gates, memory.keys, memory.seed, memory.base,

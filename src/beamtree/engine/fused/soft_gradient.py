@@ -44,21 +44,23 @@ class SoftGradient:
 
     def pull_back(
         self,
-        leaves: Float[Tensor, "L S"],
+        leaves: Float[Tensor, "B N S"],
         nodes: Int[Tensor, "n"],
         states: Float[Tensor, "n S"],
         scores: Float[Tensor, "B K"],
     ) -> tuple[Tensor, ...]:
-        """From gradients of the leaves, of these nodes and of the scores to those of the leaves and of all weights."""
+        """As `beamtree.engine.fused.leases.Room.pull_back`."""
+        size = self.memory.size
+        own = self.gradient[: size.B * size.N].view(size.B, size.N, -1)[:, : leaves.shape[1]]
         self.gradient.zero_()
-        self.gradient[: len(leaves)] = leaves
+        own.copy_(leaves)
         self.gradient.index_add_(0, nodes, states)
         self.logit_gradient.zero_()
         self.score_gradient[-1].copy_(scores)
         self.captured.run(self._launch)
         scorer = self.memory.scorer
         return (
-            self.gradient[: len(leaves)].clone(),
+            own.clone(),
             *(total.clone() for total in self.totals),
             (self.logit_gradient @ self.memory.tables.states).view_as(scorer.weight),
             self.logit_gradient.sum(0).view_as(scorer.bias),

@@ -6,6 +6,7 @@ is copied out, so that several may be under way.
 
 import copy
 from collections import OrderedDict
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,12 +18,11 @@ from torch.nn.functional import pad
 from beamtree.engine.base import Chart, Noise, Request
 from beamtree.engine.fused import kernels, workspaces
 from beamtree.engine.fused.compose import COMPOSE
+from beamtree.engine.fused.leases import KEPT, too_many
 from beamtree.engine.fused.straight_through_gradient import SampleGradient
-from beamtree.engine.fused.workspaces import Size, Workspace, rounded, too_many
+from beamtree.engine.fused.workspaces import Size, Workspace, rounded
 from beamtree.engine.pool import Pool
-from beamtree.engine.straight_through import Kept, Nodes, Trace, Undone, finish
-
-KEPT = 64  # rooms at most, as of `workspaces`
+from beamtree.engine.straight_through import Kept, Nodes, Samples, Trace, Undone, finish
 
 
 class KeptNoise(Noise):
@@ -45,10 +45,10 @@ class SampleWorkspace(Workspace):
         super().__init__(size, request)
         self.own_lengths = torch.zeros(size.B, size.K, dtype=torch.int32, device=size.device)
 
-    def launch(self, request: Request) -> None:
+    def launch(self) -> None:
         """Every kernel of STRETCH steps: each beam takes its one best candidate."""
         size, tables = self.size, self.tables
-        beams, W, first = size.beams, size.M + 2, size.B * (size.N + size.M)
+        beams, W = size.beams, size.M + 2
         wide = triton.next_power_of_2(W)
         warps = min(max(wide // 256, 4), 16)
         self.own_lengths.copy_(self.lengths.unsqueeze(1))
@@ -62,10 +62,10 @@ class SampleWorkspace(Workspace):
             kernels.advance[(beams,)](
                 self.rows, self.scores, self.own_lengths, tables.children, tables.spans, self.heights, self.beam_noise,
                 self.columns, self.log_p, self.normalisers, self.base, *self.records, self.keys, self.present,
-                slot, half, first, size.nodes, beams, W,
+                slot, half, size.composed, size.nodes, beams, W,
                 K=1, J=1, NOISY=False, BLOCK=wide, CONTINUATIONS=1, num_warps=warps,
             )  # fmt: skip
-            COMPOSE[size.cell](self, request, slot)
+            COMPOSE[size.cell](self, slot)
         self.base += workspaces.STRETCH
 
 
@@ -113,23 +113,35 @@ def release() -> None:
     _kept.clear()
 
 
-def encode(request: Request, asked: Request) -> Chart:
-    """Of a request for samples that was padded, and as it was asked."""
-    memory, noise = room(request), KeptNoise(asked) if asked.wants_gradient() else Noise(asked)
+def encode(request: Samples) -> Chart:
+    """Of a request for samples."""
+    memory, noise = room(request), KeptNoise(request) if request.wants_gradient() else Noise(request)
+    padding = memory.search.size.N - request.leaves.shape[1]
+    padded = replace(request, leaves=pad(request.leaves, (0, 0, 0, padding)))
     with torch.inference_mode():
-        pool = memory.search.search(request, noise).pool
+        pool = copy.copy(memory.search.search(request, noise))
+    pool.request = padded
     with torch.no_grad():
         trace, kept = copy_out(memory.search, pool, noise)
-    return finish(trace, memory.undo, kept)
+    return _without_padding(finish(trace, memory.undo, kept), request)
+
+
+def _without_padding(chart: Chart, request: Request) -> Chart:
+    """The chart of a padded request as that of the request itself."""
+    B, N, _ = request.leaves.shape
+    padding = B * (chart.nodes.shape[2] + 1 - N)
+    actions, nodes, spans = (field[:, :, : N - 1] for field in (chart.actions, chart.nodes, chart.spans))
+    store = torch.cat((request.leaves.flatten(0, 1), chart.store[B * N + padding :]))
+    # What is absent was row 0, and still is.
+    return Chart(store, chart.scores, actions, (nodes - padding).clamp(min=0), spans)
 
 
 def copy_out(memory: SampleWorkspace, pool: Pool, noise: Noise) -> tuple[Trace, Kept]:
-    """What a search found, and what `SampleGradient.undo` needs of it. Only the steps that were asked for have made
-    nodes; behind these stands the absent one."""
+    """What a search found, put into this pool, and what `SampleGradient.undo` needs of it. Only the steps that were
+    asked for have made nodes; behind these stands the absent one."""
     size, tables, choices = memory.size, memory.tables, pool.request.steps
     steps = rounded(noise.request.steps, workspaces.STRETCH)
-    used = size.B * (size.N + size.M) + 2 * size.beams * steps
-    pool = copy.copy(pool)
+    used = size.composed + 2 * size.beams * steps
     pool.absent = used
     pool.states, pool.spans = pad(tables.states[:used], (0, 0, 0, 1)), pad(tables.spans[:used], (0, 0, 0, 1))
     pool.logits = pad(tables.logits[:used], (0, 1), value=-torch.inf)

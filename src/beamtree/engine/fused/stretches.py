@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 
 from beamtree.engine.fused.capture import Captured, stream_of
 from beamtree.engine.fused.compose import precision
-from beamtree.engine.fused.workspaces import too_many
+from beamtree.engine.fused.leases import too_many
 
 LONGEST = 16  # steps of a stretch at most: with more, more are run for nothing in the last one
 ROWS = 1024  # of steps and samples in a stretch at most, as backward holds the activations of all of them

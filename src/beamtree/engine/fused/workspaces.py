@@ -1,36 +1,35 @@
 """The memory of fused searches, and their launches, captured once and replayed for every stretch of steps.
 
 A workspace fits searches of one size: so many samples, beams and tokens. Its buffers stay where they are, as a captured
-graph holds their addresses; the weights are copied in before each search. What a search found must be copied out before
-the next one starts.
+graph holds their addresses; the request is copied in before each search. What a search found lies in the workspace
+until the next one starts.
 """
 
-from collections import OrderedDict
-from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import Any
+import copy
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 import triton
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from beamtree.cells import Cell
-from beamtree.engine.base import Noise, Request
+from beamtree.engine.base import Chart, Noise, Request
 from beamtree.engine.fused import kernels
 from beamtree.engine.fused.capture import Captured, stream_of
 from beamtree.engine.fused.compose import COMPOSE, precision
+from beamtree.engine.lineage import make_chart
 from beamtree.engine.pool import Pool, new_tables
-from beamtree.engine.replay import History, look_back
+from beamtree.engine.replay import History, look_back, mark
 from beamtree.engine.search import Step, Trace, first_rows, roots
 
 STRETCH = Noise.STEPS  # steps in a graph: an even number, so that each begins with the same half of the rows
-KEPT = 64  # workspaces at most, those used last: enough for all lengths of a training set and its dev set
-SHARE = 1 / 8  # of a device's memory that they may hold
 
 
 @dataclass(frozen=True)
 class Size:
-    """What a workspace, and the graph in it, is made for."""
+    """What a workspace, and the graphs in it, are made for."""
 
     device: torch.device
     stream: int  # searches on two streams may run at the same time
@@ -45,11 +44,12 @@ class Size:
 
     @classmethod
     def of(cls, request: Request) -> "Size":
+        """That of a request, once it is padded."""
         B, N, _ = request.leaves.shape
         device = request.leaves.device
         rate = None if request.dropout is None else float(request.dropout.scale)
         kind = (type(request.cell), request.stochastic, rate, precision(device))
-        return cls(device, stream_of(device), B, N, request.beam_size, request.cell.dim, *kind)
+        return cls(device, stream_of(device), B, padded_length(N), request.beam_size, request.cell.dim, *kind)
 
     @property
     def M(self) -> int:
@@ -65,8 +65,23 @@ class Size:
         return rounded(self.N - 2, STRETCH)
 
     @property
+    def composed(self) -> int:
+        """The number of the first node that a step makes."""
+        return self.B * (self.N + self.M)
+
+    @property
     def nodes(self) -> int:
-        return self.B * (self.N + self.M) + 2 * self.beams * self.steps
+        return self.composed + 2 * self.beams * self.steps
+
+
+class Survivors(NamedTuple):
+    """What a gradient must know of a search: which nodes have one, and the part of candidates in the scores. All shapes
+    follow from the size alone."""
+
+    order: Int[Tensor, "P"]  # candidates that were not chosen, then chosen nodes by height; last those without gradient
+    ends: Int[Tensor, "G"]  # where each group ends there: leaves (0), candidates, each height, and the rest
+    candidates: Int[Tensor, "B K C"]  # of each final beam, as in `beamtree.engine.replay.History`
+    coefficients: Float[Tensor, "B K C"]
 
 
 class Workspace:
@@ -74,28 +89,31 @@ class Workspace:
 
     def __init__(self, size: Size, request: Request) -> None:
         self.size = size
-        self.tables = new_tables(request, size.nodes)
-        B, K, M, D, n = size.B, size.K, size.M, size.D, 2 * size.beams
+        B, N, K, M, D, n = size.B, size.N, size.K, size.M, size.D, 2 * size.beams
         device: dict[str, Any] = {"device": size.device}
-        self.J = request.branching
-        self.heights = torch.zeros(size.nodes + 1, dtype=torch.int32, **device)
-        self.heights[B * size.N : B * (size.N + M)] = 1  # the candidates of the leaves
-        self.base = torch.zeros(1, dtype=torch.int32, **device)
-        self.seed = torch.zeros(1, dtype=torch.int32, **device)
-        self.lengths = torch.zeros(B, dtype=torch.int32, **device)
-        self.rows = torch.zeros(2, B, K, M + 2, dtype=torch.int32, **device)
+        small, whole = {**device, "dtype": torch.int32}, {**device, "dtype": torch.long}
+        self.request = self._own(request)
+        self.tables = new_tables(self.request, size.nodes)
+        self.pool: Pool
+        self.J = self.request.branching
+        self.heights = torch.zeros(size.nodes + 1, **small)
+        self.heights[B * N : size.composed] = 1  # the candidates of the leaves
+        self.base = torch.zeros(1, **small)
+        self.seed = self.request.dropout.offsets[:1] if self.request.dropout else torch.zeros(1, **small)
+        self.lengths = self.request.lengths
+        self.rows = torch.zeros(2, B, K, M + 2, **small)
         self.scores = torch.zeros(2, B, K, **device)
         noisy = STRETCH if size.stochastic else 1
         self.noise = torch.zeros(noisy, B, K, M, **device)
         self.beam_noise = torch.zeros(noisy, B, K, self.J, **device)
-        self.columns = torch.zeros(B, K, self.J, dtype=torch.int32, **device)
+        self.columns = torch.zeros(B, K, self.J, **small)
         self.log_p = torch.zeros(B, K, self.J, **device)
         self.normalisers = torch.zeros(B, K, **device)
-        self.keys = torch.zeros(n, dtype=torch.int32, **device)
+        self.keys = torch.zeros(n, **small)
         self.present = torch.zeros(n, dtype=torch.int8, **device)
         self.inner = torch.zeros(n, 4 * D, **device)
         self.gates = torch.zeros(n, 5 * D, **device)  # the Tree-LSTM has five, the GRC four
-        T, whole = size.steps, {**device, "dtype": torch.long}
+        T = size.steps
         self.roots = torch.zeros(B, K, **whole)
         self.records = Step(
             torch.zeros(T, B, K, **whole),
@@ -104,11 +122,28 @@ class Workspace:
             torch.zeros(T, B, K, 2, **whole),
             torch.zeros(T, B, K, **device),
         )
-        # Copies in any case: what is contiguous already would otherwise be the encoder's own weight.
-        self.weights = [torch.empty_like(_laid_out(weight), memory_format=torch.contiguous_format)
-                        for weight in request.weights]  # fmt: skip
+        # As the kernels read them: a matrix by its inputs, each a row of outputs.
+        self.weights = [
+            torch.empty_like(weight.mT, memory_format=torch.contiguous_format) if weight.dim() == 2 else weight
+            for weight in self.request.weights
+        ]
+        self.beginning: Captured[None] = Captured(size.device)
         self.stretch: Captured[None] = Captured(size.device)
-        self.history: Captured[History] = Captured(size.device)
+        self.ending: dict[bool, Captured[Chart]] = {gradient: Captured(size.device) for gradient in (False, True)}
+        self._survivors: Survivors | None = None  # until a gradient is wanted
+
+    def _own(self, request: Request) -> Request:
+        """A copy of the request in buffers of this workspace."""
+        leaves = request.leaves.new_zeros(self.size.B, self.size.N, request.leaves.shape[2])
+        lengths = torch.zeros(self.size.B, dtype=torch.int32, device=self.size.device)
+        cell, scorer, dropout = copy.deepcopy(request.cell), copy.deepcopy(request.scorer), copy.copy(request.dropout)
+        if dropout:
+            dropout.offsets = dropout.offsets.clone()
+        cell.requires_grad_(False).eval()  # without a mask it drops nothing
+        scorer.requires_grad_(False)
+        return replace(
+            request, leaves=leaves, lengths=lengths, cell=cell, scorer=scorer, dropout=dropout, generator=None
+        )
 
     @property
     def bytes(self) -> int:
@@ -116,54 +151,40 @@ class Workspace:
         large = (*self.tables, *self.records, self.rows, self.noise, self.beam_noise, self.inner, self.gates)
         return sum(tensor.nbytes for tensor in large)
 
-    def search(self, request: Request, noise: Noise) -> Trace:
-        """As `beamtree.engine.search.search`, of a request that was padded; the trace lies in this workspace.
-
-        The noise is that of the request as it was asked, whose steps are all that are run.
-        """
-        size, asked = self.size, noise.request
-        pool = Pool(request, size.nodes, self.tables)
-        pool.heights = self.heights
-        for own, weight in zip(self.weights, request.weights, strict=True):
-            own.copy_(_laid_out(weight))
-        if request.dropout:
-            self.seed.copy_(request.dropout.offsets[:1])
-        self.base.zero_()
-        self.lengths.copy_(request.lengths)
-        self.rows[0].copy_(first_rows(pool))
-        self.scores[0].copy_(request.start_scores())
+    def search(self, request: Request, noise: Noise) -> Pool:
+        """As `beamtree.engine.search.search`; what was found lies in this workspace."""
+        own, N = self.request, request.leaves.shape[1]
+        own.leaves[:, :N].copy_(request.leaves)
+        own.leaves[:, N:].zero_()
+        own.lengths.copy_(request.lengths)
+        torch._foreach_copy_(list(own.weights), list(request.weights))
+        if own.dropout and request.dropout:
+            own.dropout.offsets.copy_(request.dropout.offsets)
+        self.beginning.run(self._begin)
         step = 0
-        for step in range(0, asked.steps, STRETCH):
+        for step in range(0, request.steps, STRETCH):
             if request.stochastic:
                 for buffer, values in zip((self.noise, self.beam_noise), noise.stretch(step), strict=True):
                     buffer[: len(values), ..., : values.shape[-1]].copy_(values)
-            self.stretch.run(lambda: self.launch(request))
-        self.rest(step + STRETCH)
-        self.roots.copy_(roots(pool, self.rows[0].long()))
-        records = Step(*(field[: request.steps] for field in self.records))
-        return Trace(pool, records, [], self.scores[0], self.roots)
+            self.stretch.run(self.launch)
+        self._rest(step + STRETCH)
+        self.roots.copy_(roots(self.pool, self.rows[0].long()))
+        return self.pool
 
-    def rest(self, first: int) -> None:
-        """The records of the steps from here on: nothing moves."""
-        if first >= self.size.steps:
-            return
-        source, action, dead, born, normaliser = (field[first:] for field in self.records)
-        source.copy_(self.tables.numbers[: self.size.K])
-        action.fill_(self.size.M + 1)
-        dead.fill_(self.size.nodes)
-        born.fill_(self.size.nodes)
-        normaliser.fill_(torch.inf)
+    def _begin(self) -> None:
+        """The leaves, and their candidates."""
+        for laid_out, weight in zip(self.weights, self.request.weights, strict=True):
+            if weight.dim() == 2:
+                laid_out.copy_(weight.mT)
+        self.pool = Pool(self.request, self.size.nodes, self.tables)
+        self.base.zero_()
+        self.rows[0].copy_(first_rows(self.pool))
+        self.scores[0].copy_(self.request.start_scores())
 
-    def look_back(self, trace: Trace) -> History:
-        """As `beamtree.engine.replay.look_back`, captured too; what it gives lies in this workspace."""
-        if not trace.pool.request.wants_gradient():
-            return look_back(trace)
-        return self.history.run(lambda: look_back(trace))
-
-    def launch(self, request: Request) -> None:
+    def launch(self) -> None:
         """Every kernel of STRETCH steps."""
         size, tables = self.size, self.tables
-        beams, W, first = size.beams, size.M + 2, size.B * (size.N + size.M)
+        beams, W = size.beams, size.M + 2
         compose = COMPOSE[size.cell]
         wide = triton.next_power_of_2(W)
         warps = min(max(wide // 256, 4), 16)
@@ -177,20 +198,61 @@ class Workspace:
             kernels.advance[(beams,)](
                 self.rows, self.scores, self.lengths, tables.children, tables.spans, self.heights, self.beam_noise,
                 self.columns, self.log_p, self.normalisers, self.base, *self.records, self.keys, self.present,
-                slot, half, first, size.nodes, beams, W,
+                slot, half, size.composed, size.nodes, beams, W,
                 K=size.K, J=self.J, NOISY=size.stochastic, BLOCK=wide,
                 CONTINUATIONS=triton.next_power_of_2(size.K * self.J), num_warps=warps,
             )  # fmt: skip
-            compose(self, request, slot)
+            compose(self, slot)
         self.base += STRETCH
 
+    def _rest(self, first: int) -> None:
+        """The records of the steps from here on: nothing moves, and nothing is left of an earlier search."""
+        if first >= self.size.steps:
+            return
+        source, action, dead, born, normaliser = (field[first:] for field in self.records)
+        source.copy_(self.tables.numbers[: self.size.K])
+        action.fill_(self.size.M + 1)
+        dead.fill_(self.size.nodes)
+        born.fill_(self.size.nodes)
+        normaliser.fill_(torch.inf)
+        self.tables.states[self.size.composed + 2 * self.size.beams * first :].zero_()
 
-def _laid_out(weight: Tensor) -> Tensor:
-    """As the kernels read it: a matrix by its inputs, each a row of outputs."""
-    return weight.detach().mT if weight.dim() == 2 else weight.detach()
+    @property
+    def survivors(self) -> Survivors:
+        assert self._survivors is not None, "no gradient was wanted"
+        return self._survivors
 
+    def look_back(self, gradient: bool) -> Chart:
+        """The chart of the search, as it was padded; and `survivors`, if a gradient is wanted."""
+        return self.ending[gradient].run(lambda: self._look_back(gradient))
 
-_kept: OrderedDict[Hashable, Workspace] = OrderedDict()
+    def _look_back(self, gradient: bool) -> Chart:
+        records = Step(*(field[: self.request.steps] for field in self.records))
+        trace = Trace(self.pool, records, [], self.scores[0], self.roots)
+        history = look_back(trace, gradient)
+        if gradient:
+            found = self._survivors_of(trace, history)
+            if self._survivors is None:
+                with torch.inference_mode(False):
+                    self._survivors = Survivors(*(torch.empty_like(field) for field in found))
+            for own, field in zip(self._survivors, found, strict=True):
+                own.copy_(field)
+        return make_chart(self.pool, history.lineages.action, history.lineages.node, trace.scores, trace.roots)
+
+    def _survivors_of(self, trace: Trace, history: History) -> Survivors:
+        """By a stable sort: leaves have the key 0, candidates that were not chosen 1, chosen nodes their height and 1,
+        all others the highest."""
+        assert history.candidates is not None
+        assert history.coefficients is not None
+        leaves, rest = self.size.B * self.size.N, self.size.N + 1
+        exists = trace.scores.isfinite()[..., None]  # (B, K, 1)
+        chosen = mark(self.pool, history.lineages.node.where(exists, self.pool.absent), trace.roots)
+        standing = mark(self.pool, history.candidates)
+        key = (self.heights + 1).where(chosen, torch.full_like(self.heights, rest).where(~standing, 1))
+        key[:leaves] = 0
+        order = key.sort(stable=True).indices[leaves:]
+        counts = key.new_zeros(rest + 1).scatter_add_(0, key.long(), torch.ones_like(key))
+        return Survivors(order, counts.cumsum(0) - leaves, history.candidates, history.coefficients)
 
 
 def padded_length(length: int) -> int:
@@ -203,27 +265,3 @@ def padded_length(length: int) -> int:
 
 def rounded(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
-
-
-def workspace(request: Request) -> Workspace:
-    """That for a request's size; the one that was not used for longest makes way for a new one."""
-    size = Size.of(request)
-    if size not in _kept:
-        with torch.inference_mode(False):  # training may use it too
-            _kept[size] = Workspace(size, request)
-        while too_many([memory.bytes for memory in _kept.values()], KEPT, size.device):
-            _kept.popitem(last=False)
-    _kept.move_to_end(size)
-    return _kept[size]
-
-
-def too_many(sizes: list[int], kept: int, device: torch.device) -> bool:
-    """Whether memories of these sizes are more than may be kept. One may always."""
-    if len(sizes) <= 1 or device.type != "cuda":
-        return len(sizes) > kept
-    return len(sizes) > kept or sum(sizes) > SHARE * torch.cuda.get_device_properties(device).total_memory
-
-
-def release() -> None:
-    """Give all memory back."""
-    _kept.clear()
