@@ -10,7 +10,7 @@ from support import assert_same, everything, inputs, make
 pytest.importorskip("triton")
 
 from beamtree.engine import fused
-from beamtree.engine.fused import gradient, leases, soft, soft_gradient, soft_workspaces
+from beamtree.engine.fused import chunks, leases, soft, soft_gradient, soft_workspaces
 
 PADDED_LENGTH = soft.padded_length
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -28,6 +28,7 @@ def little_padding(monkeypatch):
     """The interpreter takes milliseconds for each program."""
     if DEVICE == "cpu":
         monkeypatch.setattr(soft, "padded_length", lambda length: length + length % 2)
+        monkeypatch.setattr(chunks, "PROGRAMS", 2)
 
 
 def pair(**options):
@@ -65,8 +66,7 @@ def test_any_width_will_do():
 
 
 def test_many_nodes_are_composed_with_other_products(monkeypatch):
-    for module in (soft_workspaces, gradient):
-        monkeypatch.setattr(module, "MANY", 3)
+    monkeypatch.setattr(soft_workspaces, "MANY", 3)
     compare([5, 4], beam_size=2, dropout=0.2)
 
 

@@ -4,6 +4,7 @@ What is inside the cells is nowhere kept; it is computed again for one chunk aft
 children. Buffers are overwritten by what is no longer needed: the gates by their gradient, and the activation too.
 """
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -47,6 +48,15 @@ class Chunk(ABC):
     def bytes(self) -> int:
         return sum(buffer.nbytes for buffer in vars(self).values() if isinstance(buffer, Tensor))
 
+    def first(self, rows: int) -> "Chunk":
+        """The same buffers, of which only so many rows are used."""
+        part = copy.copy(self)
+        for name, buffer in vars(self).items():
+            if isinstance(buffer, Tensor) and buffer is not self.now:
+                setattr(part, name, buffer[:rows])
+        part.rows = rows
+        return part
+
     def compose(
         self, cell: Cell, dropout: NodeDropout | None, seed: Tensor, tables: Tables, order: Int[Tensor, "P"]
     ) -> None:
@@ -72,16 +82,17 @@ class Chunk(ABC):
         gradient: Float[Tensor, "P S"],
         ends: Int[Tensor, "G"],
         slot: int,
+        expected: int,
     ) -> None:
-        """From the nodes of one level to their children, in the gradient of all states."""
+        """From the nodes of one level, of which we expect so many, to their children, in the gradient of all states."""
 
     @abstractmethod
     def add_weights(self, totals: Sequence[Tensor]) -> None:
         """To the gradients of the cell's parameters, once all levels have come by."""
 
-    def _tiles(self, columns: int, level: int) -> tuple[tuple[int], dict[str, Any]]:
-        """Grid and tiles for a product whose levels have about so many rows."""
-        sizes = tile(level, self.precision)
+    def _tiles(self, columns: int, expected: int) -> tuple[tuple[int], dict[str, Any]]:
+        """Grid and tiles for a product of about so many rows."""
+        sizes = tile(expected, self.precision)
         return (min(PROGRAMS, triton.cdiv(self.rows, sizes["BM"]) * triton.cdiv(columns, sizes["BN"])),), sizes
 
     def _product(self, out: Tensor, bias: Tensor, x: Tensor, weight: Tensor) -> None:
@@ -120,19 +131,20 @@ class GRCChunk(Chunk):
         gradient: Float[Tensor, "P S"],
         ends: Int[Tensor, "G"],
         slot: int,
+        expected: int,
     ) -> None:
-        D, E, level = self.D, 4 * self.D, self.rows // 32
+        D, E = self.D, 4 * self.D
         kernels.into_gates[(min(PROGRAMS * 4, self.rows),)](
             gradient, self.numbers, self.pairs, self.children, self.gates, cell.norm.weight, self.hats, self.reached,
             self.now, ends, slot, D, D, cell.norm.eps,
             **_wide(D),
         )  # fmt: skip
-        grid, sizes = self._tiles(E, level)
+        grid, sizes = self._tiles(E, expected)
         kernels.into_inner[grid](
             self.gates, cell.gates.weight, self.a, self.keys, seed, self.now, ends, slot, E, *masks(dropout),
             DROPOUT=dropout is not None, **sizes,
         )  # fmt: skip
-        grid, sizes = self._tiles(2 * D, level)
+        grid, sizes = self._tiles(2 * D, expected)
         kernels.into_children[grid](
             self.a, cell.expand.weight, gradient, self.pairs, self.now, ends, slot, D, D, E, **sizes
         )
@@ -166,6 +178,7 @@ class TreeLSTMChunk(Chunk):
         gradient: Float[Tensor, "P S"],
         ends: Int[Tensor, "G"],
         slot: int,
+        expected: int,
     ) -> None:
         D, E = self.D, 5 * self.D
         kernels.into_memory[(min(PROGRAMS * 4, self.rows),)](
@@ -173,7 +186,7 @@ class TreeLSTMChunk(Chunk):
             slot, D, 2 * D, *masks(dropout),
             DROPOUT=dropout is not None, **_wide(D),
         )  # fmt: skip
-        grid, sizes = self._tiles(2 * D, self.rows // 32)
+        grid, sizes = self._tiles(2 * D, expected)
         kernels.into_children[grid](
             self.gates, cell.gates.weight, gradient, self.pairs, self.now, ends, slot, D, 2 * D, E, **sizes
         )

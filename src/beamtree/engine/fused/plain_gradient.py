@@ -28,6 +28,7 @@ from beamtree.engine.score_gradient import from_parents, linear
 
 FEWEST, MOST = 1024, 16384  # nodes of a chunk: many fill a device, and few bound the memory of short inputs
 LEVELS = 8  # in a graph
+EXPECTED = 32  # levels of a chunk: what the tiles of products are made for
 
 
 class Part(NamedTuple):
@@ -106,9 +107,9 @@ class PlainGradient:
 
     def _pull_back(self, levels: int) -> None:
         memory, request = self.memory, self.memory.request
-        states, ends = memory.tables.states, memory.survivors.ends
+        given = (memory.tables.states, self.gradient, memory.survivors.ends)
         for slot in range(levels):
-            self.chunk.pull_back(request.cell, request.dropout, memory.seed, states, self.gradient, ends, slot)
+            self.chunk.pull_back(request.cell, request.dropout, memory.seed, *given, slot, self.rows // EXPECTED)
         self.chunk.now[2:] -= levels
 
     def _add_weights(self) -> None:

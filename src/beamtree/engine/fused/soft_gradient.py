@@ -1,25 +1,40 @@
-"""The gradient of a fused search with OneSoft, captured: `beamtree.engine.soft_replay` in eight kernels a step.
+"""The gradient of a fused search with OneSoft, captured: `beamtree.engine.soft_replay` in seven kernels a step.
 
-The candidates of many steps are composed again in one batch. Then each step, the last first, brings the gradient of its
+The candidates of many steps are composed again in one chunk. Then each step, the last first, brings the gradient of its
 candidates to their children, that of the soft beam's states to the states they average and to the weights of the
 average, and that of weights and scores to the logits and to the scores before the step.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from beamtree.cells import GRC
 from beamtree.engine.fused import soft_kernels
 from beamtree.engine.fused.capture import Captured
-from beamtree.engine.fused.gradient import FusedGRCAdjoint
-from beamtree.engine.fused.soft_workspaces import Block, SoftWorkspace
-from beamtree.engine.pool import take
+from beamtree.engine.fused.chunks import Chunk, chunk
+from beamtree.engine.fused.soft_workspaces import Block, SoftSize, SoftWorkspace
 
-AT_ONCE = 8192  # nodes that are composed again in one batch: 16 KiB each at a width of 128
+AT_ONCE = 8192  # nodes of a chunk at most, unless a step has more: 8 KiB each at a width of 128
+
+
+class Part(NamedTuple):
+    """Nodes of a chunk, from `low` to `high` − 1. The candidates of the leaves are level 1, those of step t are level
+    t + 2."""
+
+    low: int
+    high: int
+    highest: int
+    blocks: list[Block]  # the steps that composed them, the last first
+
+    @property
+    def sizes(self) -> list[int]:
+        """Of the levels."""
+        return [block.made for block in self.blocks] or [self.high - self.low]
 
 
 class SoftGradient:
@@ -36,11 +51,17 @@ class SoftGradient:
         self.parents, self.lefts, self.rights = (torch.zeros(size.B, size.K, size.M, **device) for _ in range(3))
         self.v_gradient = torch.zeros(size.B, size.K, memory.J, **device)
         self.totals = [torch.zeros_like(weight) for weight in memory.cell.parameters()]
+        self.parts = list(_parts(size))
+        self.schedule = torch.tensor([part[:3] for part in self.parts], dtype=torch.int32, **device)
+        begin = size.B * size.N
+        self.ends = torch.tensor([begin, *(block.composed for block in size.blocks), size.blocks[0].elements], **device)
+        rows = 1 << (max(part.high - part.low for part in self.parts) - 1).bit_length()
+        self.chunk = chunk(rows, GRC, size.D, size.device, size.stream, size.precision)
         self.captured: Captured[None] = Captured(size.device)
 
     @property
     def bytes(self) -> int:
-        return self.gradient.nbytes + self.logit_gradient.nbytes
+        return self.gradient.nbytes + self.logit_gradient.nbytes + self.chunk.bytes
 
     def pull_back(
         self,
@@ -57,7 +78,8 @@ class SoftGradient:
         self.gradient.index_add_(0, nodes, states)
         self.logit_gradient.zero_()
         self.score_gradient[-1].copy_(scores)
-        self.captured.run(self._launch)
+        with torch.autocast(size.device.type, enabled=False):
+            self.captured.run(self._launch)
         scorer = self.memory.scorer
         return (
             own.clone(),
@@ -67,40 +89,26 @@ class SoftGradient:
         )
 
     def _launch(self) -> None:
-        for total in self.totals:
-            total.zero_()
-        for blocks in _groups(self.memory.size.blocks, AT_ONCE):
-            first = blocks[-1].composed
-            nodes = self._compose_again(first, blocks[0].composed + blocks[0].made)
-            for block in blocks:
-                self._through_cells(nodes, first, block.composed, block.composed + block.made)
-                self._through_choice(block)
-            self._add_weights(nodes)
-            del nodes  # before the next ones are made
-        begin, end = (self.memory.size.B * count for count in (self.memory.size.N, 2 * self.memory.size.N - 1))
-        for first in range(begin, end, AT_ONCE):
-            last = min(first + AT_ONCE, end)
-            nodes = self._compose_again(first, last)
-            self._through_cells(nodes, first, first, last)
-            self._add_weights(nodes)
-            del nodes
+        memory = self.memory
+        torch._foreach_zero_(self.totals)
+        for part, now in zip(self.parts, self.schedule, strict=True):
+            nodes = self.chunk.first(part.high - part.low)
+            nodes.now.copy_(now)
+            nodes.compose(memory.cell, memory.dropout, memory.seed, memory.tables, memory.tables.numbers)
+            last = part.high
+            for slot, made in enumerate(part.sizes):
+                self._through_cells(nodes, slot, slice(last - made, last))
+                last -= made
+                if part.blocks:
+                    self._through_choice(part.blocks[slot])
+            nodes.add_weights(self.totals)
 
-    def _compose_again(self, first: int, last: int) -> FusedGRCAdjoint:
-        tables, dropout = self.memory.tables, self.memory.dropout
-        pairs = tables.children[first:last]  # (n, 2)
-        mask = dropout.mask(*take(tables.spans, pairs).unbind(1)) if dropout else None
-        return FusedGRCAdjoint(self.memory.cell, take(tables.states, pairs), mask)
-
-    def _through_cells(self, nodes: FusedGRCAdjoint, offset: int, first: int, last: int) -> None:
+    def _through_cells(self, nodes: Chunk, slot: int, rows: slice) -> None:
         """From nodes that one step has composed to their children."""
-        own = self.gradient[first:last]
-        own.addr_(self.logit_gradient[first:last], self.memory.scorer.weight.squeeze(0))
-        down = nodes.pull_back(slice(first - offset, last - offset), own)  # (n, 2, S)
-        self.gradient.index_add_(0, self.memory.tables.children[first:last].flatten(), down.flatten(0, 1))
-
-    def _add_weights(self, nodes: FusedGRCAdjoint) -> None:
-        for total, part in zip(self.totals, nodes.weight_gradients(), strict=True):
-            total += part
+        memory = self.memory
+        self.gradient[rows].addr_(self.logit_gradient[rows], memory.scorer.weight.squeeze(0))
+        given = (memory.tables.states, self.gradient, self.ends)
+        nodes.pull_back(memory.cell, memory.dropout, memory.seed, *given, slot, rows.stop - rows.start)
 
     def _through_choice(self, block: Block) -> None:
         """From the soft beam's states and the scores after a step to the states, logits and scores before it."""
@@ -128,13 +136,20 @@ class SoftGradient:
         )  # fmt: skip
 
 
-def _groups(blocks: list[Block], size: int) -> Iterator[list[Block]]:
-    """Steps, the last first, whose candidates are composed again in one batch."""
+def _parts(size: SoftSize) -> Iterator[Part]:
+    """As many steps as a chunk holds, the last first; then the candidates of the leaves."""
     pending: list[Block] = []
-    for block in reversed(blocks):
-        if pending and sum(other.made for other in pending) + block.made > size:
-            yield pending
+    for block in reversed(size.blocks):
+        if pending and sum(other.made for other in pending) + block.made > AT_ONCE:
+            yield _part(pending)
             pending = []
         pending.append(block)
     if pending:
-        yield pending
+        yield _part(pending)
+    begin, end = size.B * size.N, size.B * (size.N + size.M)
+    for low in range(begin, end, AT_ONCE):
+        yield Part(low, min(low + AT_ONCE, end), 1, [])
+
+
+def _part(blocks: list[Block]) -> Part:
+    return Part(blocks[-1].composed, blocks[0].composed + blocks[0].made, blocks[0].t + 2, blocks)
