@@ -23,8 +23,9 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 def small_pieces(monkeypatch):
     """Two steps at a time, and eight nodes: the interpreter takes milliseconds for each program."""
     if DEVICE == "cpu":
-        monkeypatch.setattr(Noise, "STEPS", 2)
-        monkeypatch.setattr(workspaces, "STRETCH", 2)
+        monkeypatch.setattr(Noise, "STEPS", 4)
+        monkeypatch.setattr(workspaces, "STRETCH", 4)
+        monkeypatch.setattr(workspaces, "SHORT", 2)
         monkeypatch.setattr(plain_gradient, "FEWEST", 8)
         monkeypatch.setattr(plain_gradient, "MOST", 8)
         monkeypatch.setattr(plain_gradient, "LEVELS", 2)

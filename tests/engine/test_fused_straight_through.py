@@ -26,8 +26,9 @@ def little_work(monkeypatch):
     """Two steps at a time, and less padding: the interpreter takes milliseconds for each program."""
     if DEVICE == "cpu":
         monkeypatch.setattr(workspaces, "padded_length", lambda length: workspaces.rounded(length + 1, 8) - 1)
-        monkeypatch.setattr(Noise, "STEPS", 2)
-        monkeypatch.setattr(workspaces, "STRETCH", 2)
+        monkeypatch.setattr(Noise, "STEPS", 4)
+        monkeypatch.setattr(workspaces, "STRETCH", 4)
+        monkeypatch.setattr(workspaces, "SHORT", 2)
     fused.release()
     yield
     fused.release()

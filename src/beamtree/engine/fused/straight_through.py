@@ -45,14 +45,14 @@ class SampleWorkspace(Workspace):
         super().__init__(size, request)
         self.own_lengths = torch.zeros(size.B, size.K, dtype=torch.int32, device=size.device)
 
-    def launch(self) -> None:
-        """Every kernel of STRETCH steps: each beam takes its one best candidate."""
+    def launch(self, steps: int) -> None:
+        """Every kernel of so many steps: each beam takes its one best candidate."""
         size, tables = self.size, self.tables
         beams, W = size.beams, size.M + 2
         wide = triton.next_power_of_2(W)
         warps = min(max(wide // 256, 4), 16)
         self.own_lengths.copy_(self.lengths.unsqueeze(1))
-        for slot in range(workspaces.STRETCH):
+        for slot in range(steps):
             half = slot % 2
             kernels.propose[(beams,)](
                 self.rows, tables.logits, self.noise, self.columns, self.log_p, self.normalisers, self.base,
@@ -66,7 +66,7 @@ class SampleWorkspace(Workspace):
                 K=1, J=1, NOISY=False, BLOCK=wide, CONTINUATIONS=1, num_warps=warps,
             )  # fmt: skip
             COMPOSE[size.cell](self, slot)
-        self.base += workspaces.STRETCH
+        self.base += steps
 
 
 class Room:

@@ -7,6 +7,7 @@ until the next one starts.
 
 import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +25,9 @@ from beamtree.engine.pool import Pool, new_tables
 from beamtree.engine.replay import History, look_back, mark
 from beamtree.engine.search import Step, Trace, first_rows, roots
 
-STRETCH = Noise.STEPS  # steps in a graph: an even number, so that each begins with the same half of the rows
+# Steps in a graph: even numbers, so that each begins with the same half of the rows. Most are run in stretches, and the
+# last few in short ones.
+STRETCH, SHORT = Noise.STEPS, 4
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ class Workspace:
             for weight in self.request.weights
         ]
         self.beginning: Captured[None] = Captured(size.device)
-        self.stretch: Captured[None] = Captured(size.device)
+        self.stretches = {steps: Captured[None](size.device) for steps in (STRETCH, SHORT)}
         self.ending: dict[bool, Captured[Chart]] = {gradient: Captured(size.device) for gradient in (False, True)}
         self._survivors: Survivors | None = None  # until a gradient is wanted
 
@@ -161,13 +164,17 @@ class Workspace:
         if own.dropout and request.dropout:
             own.dropout.offsets.copy_(request.dropout.offsets)
         self.beginning.run(self._begin)
-        step = 0
+        last = 0
         for step in range(0, request.steps, STRETCH):
-            if request.stochastic:
-                for buffer, values in zip((self.noise, self.beam_noise), noise.stretch(step), strict=True):
-                    buffer[: len(values), ..., : values.shape[-1]].copy_(values)
-            self.stretch.run(self.launch)
-        self._rest(step + STRETCH)
+            drawn = noise.stretch(step) if request.stochastic else ()
+            steps = STRETCH if request.steps - step > STRETCH - SHORT else SHORT
+            for first in range(0, min(request.steps - step, STRETCH), steps):
+                for buffer, values in zip((self.noise, self.beam_noise), drawn, strict=False):
+                    here = values[first : first + steps]
+                    buffer[: len(here), ..., : here.shape[-1]].copy_(here)
+                self.stretches[steps].run(partial(self.launch, steps))
+                last = step + first + steps
+        self._rest(last)
         self.roots.copy_(roots(self.pool, self.rows[0].long()))
         return self.pool
 
@@ -181,14 +188,14 @@ class Workspace:
         self.rows[0].copy_(first_rows(self.pool))
         self.scores[0].copy_(self.request.start_scores())
 
-    def launch(self) -> None:
-        """Every kernel of STRETCH steps."""
+    def launch(self, steps: int) -> None:
+        """Every kernel of so many steps."""
         size, tables = self.size, self.tables
         beams, W = size.beams, size.M + 2
         compose = COMPOSE[size.cell]
         wide = triton.next_power_of_2(W)
         warps = min(max(wide // 256, 4), 16)
-        for slot in range(STRETCH):
+        for slot in range(steps):
             half = slot % 2
             kernels.propose[(beams,)](
                 self.rows, tables.logits, self.noise, self.columns, self.log_p, self.normalisers, self.base,
@@ -203,7 +210,7 @@ class Workspace:
                 CONTINUATIONS=triton.next_power_of_2(size.K * self.J), num_warps=warps,
             )  # fmt: skip
             compose(self, slot)
-        self.base += STRETCH
+        self.base += steps
 
     def _rest(self, first: int) -> None:
         """The records of the steps from here on: nothing moves, and nothing is left of an earlier search."""
