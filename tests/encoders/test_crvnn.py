@@ -4,10 +4,13 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import support
 from beamtree import Tree
+from beamtree.bench_memory import watch_saved
+from beamtree.encoders import crvnn
 from beamtree.encoders.crvnn import CRvNN, neighbours
 from beamtree.interop import load_official, official_names
 from golden_cases import FILES, Golden
@@ -208,18 +211,96 @@ def test_recomputation_keeps_a_small_part_for_backward():
     assert kept[True] + 20 * 22 * 7 * 8 < kept[False] / 10
 
 
-def test_halting_ends_the_iterations(monkeypatch):
-    counts = []
-    for halt in (True, False):
-        encoder = make(strength=100.0, bias=250.0, halt=halt)
-        calls, iterate = [], encoder._iterate
-        monkeypatch.setattr(
-            encoder, "_iterate", lambda *a, calls=calls, iterate=iterate: (calls.append(1), iterate(*a))[1]
-        )
-        with torch.no_grad():
-            encoder(*inputs([12, 8]))
-        counts.append(len(calls))
-    assert counts[0] < counts[1] == 12
+def count_iterations(encoder, x, lengths):
+    calls, iterate = [], encoder._iterate
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(encoder, "_iterate", lambda *arguments: (calls.append(1), iterate(*arguments))[1])
+        encoder(x, lengths)
+    return len(calls)
+
+
+def test_halting_ends_the_iterations():
+    halting, patient = (
+        count_iterations(make(strength=100.0, bias=250.0, halt=halt), *inputs([12, 8])) for halt in (True, False)
+    )
+    assert halting < patient == 12
+
+
+@pytest.fixture
+def stretches():
+    pytest.importorskip("triton")
+    from beamtree.engine.fused import stretches
+
+    yield stretches
+    stretches.release()
+
+
+def both_engines(lengths, seed=0, **options):
+    """What engine "torch" gives, and what "triton" does, which launches its graphs here as it would on a GPU."""
+    x, lengths = inputs(lengths, seed=seed)
+    encoder = make(seed, **options).train()
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(crvnn, "why_not_captured", lambda leaves: None)  # which wants float32
+        for encoder.engine in ("torch", "triton"):
+            found.append(support.everything(encoder, x, lengths))
+    return found
+
+
+@pytest.mark.parametrize("options", [{}, {"halt": False}, {"dropout": 0.3}, {"floor": "official"}], ids=str)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    strength=st.sampled_from([0.3, 3.0, 100.0]),
+    longest=st.integers(1, 6),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_engines_agree(options, lengths, strength, longest, seed, stretches):
+    """Encodings, nodes, trees and gradients, with stretches of any length."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stretches, "LONGEST", longest)
+        support.assert_same(*both_engines(lengths, seed, strength=strength, **options), atol=1e-11)
+
+
+@pytest.mark.parametrize("halt", [True, False])
+def test_captured_iterations_end_with_a_stretch(halt, stretches, monkeypatch):
+    monkeypatch.setattr(stretches, "LONGEST", 3)
+    monkeypatch.setattr(crvnn, "why_not_captured", lambda leaves: None)
+    encoder = make(strength=100.0, bias=250.0, halt=halt)
+    taken = count_iterations(encoder, *inputs([12, 8]))
+    drawn, draw = [], encoder._around
+    encoder.engine = "triton"
+    monkeypatch.setattr(encoder, "_around", lambda steps, *rest: (drawn.append(steps), draw(steps, *rest))[1])
+    with torch.no_grad():
+        encoder(*inputs([12, 8]))
+    assert drawn == [range(first, first + 3) for first in range(0, taken, 3)]
+
+
+def test_captured_iterations_keep_a_fraction_of_what_torch_does(stretches):
+    """h, e, nodes and times before each stretch of sixteen."""
+    x, lengths = inputs([65], dtype=torch.float32)
+    encoder = make(halt=False, strength=0.1, dropout=0.1).float().train()
+    kept = {}
+    for encoder.engine in ("torch", "triton"):
+        saved = {}
+        with watch_saved(saved, [*encoder.parameters(), x]):
+            state = encoder(x, lengths).state
+        kept[encoder.engine] = sum(saved.values())
+        assert state.requires_grad
+    # Of "torch" h and e of each iteration are held besides, as the arguments of a call.
+    assert 0 < kept["triton"] < 65 * 67 * 7 * 4 / 2 < kept["torch"] + 65 * 67 * 7 * 4
+
+
+@pytest.mark.parametrize(
+    ("dtype", "interpreted", "message"),
+    [(torch.float64, True, "float32, not in torch.float64"), (torch.float32, False, "CUDA device, not on cpu")],
+)
+def test_what_cannot_be_captured_is_refused(dtype, interpreted, message, monkeypatch):
+    triton = pytest.importorskip("triton")
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", interpreted)
+    encoder = make(engine="triton").to(dtype)
+    with pytest.raises(ValueError, match=f"engine 'triton' cannot do this: .*{message}; engine 'torch' can"):
+        encoder(*inputs([4], dtype=dtype))
 
 
 def test_every_parameter_gets_a_gradient():
@@ -265,6 +346,7 @@ def test_dropout_is_repeatable_and_off_at_test():
         ({"threshold": -1.0}, r"threshold is -1\.0"),
         ({"recompute": None}, "recompute is None"),
         ({"floor": "offical"}, "did you mean 'official'"),
+        ({"engine": "cuda"}, "unknown engine 'cuda'; known: auto, torch, triton"),
     ],
 )
 def test_wrong_options_are_refused(options, message, shape_checks_off):

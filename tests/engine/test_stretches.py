@@ -41,6 +41,9 @@ class Average(nn.Module):
     def step_weights(self):
         return tuple(self.linear.parameters())
 
+    def step_bytes(self, carry):
+        return len(carry[0]) * 2**18
+
     def extra_repr(self):
         return f"decay={self.decay}"
 
@@ -95,8 +98,16 @@ def plainly(loop, carry, inputs, mask):
     return states, notes
 
 
-def in_stretches(loop, carry, inputs, mask):
-    return stretches.run(loop, carry, inputs, lambda steps: (None if mask is None else mask[steps.start : steps.stop],))
+def run_all(loop, carry, inputs, mask, **options):
+    def draw(steps):
+        return (None if mask is None else mask[steps.start : steps.stop],)
+
+    return stretches.run(loop, carry, inputs, draw, len(inputs[0]), **options)
+
+
+def in_stretches(*case, **options):
+    states, notes, _ = run_all(*case, **options)
+    return states, notes
 
 
 def gradients(states, loop, carry, inputs, mask):
@@ -124,6 +135,48 @@ def test_stretches_of_any_size_give_what_the_loop_does(rate, N, B, longest, seed
     assert_same(found, expected)
     assert_same(found_gradients, gradients(expected[0], *case))
     assert not found[1].requires_grad
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+@given(stretch_count=st.integers(1, 4), longest=st.integers(1, 4), seed=st.integers(0, 99))
+@settings(max_examples=20)
+def test_the_carry_has_a_gradient_too(rate, stretch_count, longest, seed):
+    """Of whole stretches; and what was drawn in them can be drawn again."""
+    loop, carry, inputs, mask = case = make(stretch_count * longest, 2, seed=seed, rate=rate)
+    wanted = (*carry, *inputs, *loop.step_weights())
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stretches, "LONGEST", longest)
+        for redraw in (False, True):
+            after = run_all(*case, redraw=redraw).carry
+            found.append((after, torch.autograd.grad(sum(part.sin().sum() for part in after), wanted)))
+    after, _, _ = loop.stretch(carry, inputs, (mask,), None)
+    expected = torch.autograd.grad(sum(part.sin().sum() for part in after), wanted)
+    for found_after, found_gradients in found:
+        assert_same(found_after, after)
+        assert_same(found_gradients, expected)
+
+
+def test_a_loop_ends_when_it_is_enough(monkeypatch):
+    monkeypatch.setattr(stretches, "LONGEST", 3)
+    case = make(11, 2, rate=0.3)
+    seen = []
+
+    def enough(carry):
+        seen.append(carry)
+        return len(seen) == 2
+
+    found, expected = in_stretches(*case, enough=enough), plainly(*case)
+    assert [len(part) for part in found] == [6, 6]
+    assert_same(found, (part[:6] for part in expected))
+    weights = torch.linspace(1, 2, expected[0].numel(), dtype=torch.float64).view_as(expected[0])[:6]
+    wanted = (*case[1], *case[2], *case[0].step_weights())
+    gradients = (
+        torch.autograd.grad((weights * states[:6].sin()).sum(), wanted, allow_unused=True, materialize_grads=True)
+        for states in (found[0], expected[0])
+    )
+    assert_same(*gradients)
+    assert len(seen) == 2
 
 
 @pytest.mark.usefixtures("replayed")

@@ -19,8 +19,12 @@ exponential of the batch: there a sample depends on its batch mates. `floor="off
 The tree: a word is absorbed, and the boundary behind it closes, once it exists with less than one half; among those of
 one iteration the one that exists least comes first, and words that are never absorbed come last. A node's state is
 that of its last word when this happens, that of the root the encoding.
+
+An iteration is some hundred launches. On a CUDA device stretches of iterations can be captured in graphs, so that
+launching is not what takes the time; see `beamtree.engine.fused.stretches`.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -35,6 +39,7 @@ from beamtree.checks import check_choice, check_flag, check_rate
 from beamtree.dropout import NodeDropout
 from beamtree.encoders.base import OFFICIAL_CELL, Cost, Encoder, in_full, inside, node_dropout, surround
 from beamtree.encoders.boundaries import close, one_beam
+from beamtree.engine.chain import why_not_captured
 
 # exp(s) is taken in float64, where up to here there is no overflow, nor in the sum over all positions.
 LARGEST = 600.0
@@ -42,11 +47,22 @@ LARGEST = 600.0
 OFFICIAL_FLOOR = 4e-8
 
 
-class Sequence(NamedTuple):
-    """The S = N+2 positions of each sample: START, the words, END, padding."""
+class Positions(NamedTuple):
+    """The S = N+2 of each sample: START, the words, END, padding."""
 
     states: Float[Tensor, "B S D"]  # h
     existence: Float[Tensor, "B S"]  # e; 0 for padding
+    nodes: Float[Tensor, "B S D"]  # that were made when each word was absorbed
+    times: Float[Tensor, "B S"]  # when that was: the iteration, and e after it; inf: not yet
+
+
+class Surroundings(NamedTuple):
+    """What an iteration must know besides; the steps of a stretch come first."""
+
+    number: Int[Tensor, "*T"]  # of the iteration, from 1 on; 0: nothing happens
+    may_go: Bool[Tensor, "*T B S"]  # all words but the last
+    lengths: Int[Tensor, "*T B"]
+    mask: Float[Tensor, "*T B S mask"] | None  # of dropout
 
 
 class CRvNN(Encoder):
@@ -70,17 +86,21 @@ class CRvNN(Encoder):
         threshold: float = 0.1,
         recompute: bool = True,
         floor: Literal["none", "official"] = "none",
+        engine: str = "auto",
         check_nan: bool = False,
     ) -> None:
         """
         dim: width D of inputs and encodings.
         dropout: inside the cell.
-        halt: stop when all samples are done, for which the host looks at each iteration. Without it there are always N
-            iterations, in which samples that are done do not change: the same result, at the cost of the worst case.
+        halt: stop when all samples are done, for which the host looks at each iteration (the engine "triton": from time
+            to time). Without it there are always N iterations, in which samples that are done do not change: the same
+            result, at the cost of the worst case.
         threshold: a sample is done when no more than one word exists with more than this.
         recompute: keep only h and e of each iteration for backward and compute the rest again: more time, and a small
-            part of the memory.
+            part of the memory. The engine "triton" always does so, and keeps even less.
         floor: "official": that of the published code under c, with which samples depend on their batch mates.
+        engine: "torch", on any device and the same as "auto"; or "triton", the same launches in CUDA graphs (which
+            needs that package too).
         check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
         """
         super().__init__(dim, check_nan)
@@ -89,7 +109,9 @@ class CRvNN(Encoder):
         check_rate("threshold", threshold)
         check_flag("recompute", recompute)
         check_choice("floor", floor, ("none", "official"))
+        check_choice("engine", engine, ("auto", "torch", "triton"))
         self.halt, self.threshold, self.recompute, self.floor = halt, threshold, recompute, floor
+        self.engine = engine
         self.cell = GRC(dim, dropout)
         self.leaf = self.cell.leaf()
         self.start, self.end = nn.Parameter(torch.randn(dim)), nn.Parameter(torch.randn(dim))
@@ -100,34 +122,110 @@ class CRvNN(Encoder):
         self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], generator: torch.Generator | None
     ) -> Encoding:
         B, N, D = x.shape
-        sequence = self._surround(x, lengths)
-        leaves = sequence.states[:, 1 : N + 1]  # (B, N, D)
-        words = inside(lengths - 1, N + 1)  # not the last one, (B, N+1)
-        may_go = F.pad(words, (1, 0))  # START may not either, (B, S)
+        start = self._surround(x, lengths)
+        leaves = start.states[:, 1 : N + 1]  # (B, N, D)
+        may_go = F.pad(inside(lengths - 1, N + 1), (1, 0))  # neither START nor the last word, (B, S)
         dropout = node_dropout(self.cell, leaves, generator)
-        active = torch.ones_like(lengths, dtype=torch.bool)  # (B,)
-        falls = Falls(sequence)
-        for step in range(N):
-            if self.halt and not active.any():
-                break
-            arguments = (*sequence, may_go, active, dropout, step)
-            if self.recompute and torch.is_grad_enabled():  # nothing in an iteration draws from a generator
-                new = checkpoint(self._iterate, *arguments, use_reentrant=False, preserve_rng_state=False)
-            else:
-                new = self._iterate(*arguments)
-            sequence = Sequence(*new)
-            falls.update(sequence, step)
-            exist = (sequence.existence.detach() > self.threshold).sum(1) - 2  # without START and END
-            active = (exist > 1) & (step + 1 < lengths)
-        last = lengths.view(B, 1, 1).expand(B, 1, D)
-        state = sequence.states.gather(1, last).squeeze(1)  # (B, D)
-        return Encoding(state, falls.beam(leaves, sequence, lengths))
+        if self._is_captured(leaves):
+            from beamtree.engine.fused import stretches  # needs triton, which comes with PyTorch's CUDA builds alone
 
-    def _surround(self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"]) -> Sequence:
+            def draw(steps: range) -> Surroundings:
+                return self._around(steps, may_go, lengths, dropout)
+
+            def enough(positions: tuple[Tensor, ...]) -> bool:
+                return self.halt and not self._go_on(Positions(*positions).existence).any()
+
+            positions = Positions(*stretches.run(self, start, (), draw, N, redraw=True, enough=enough).carry)
+        else:
+            positions = self._loop(start, may_go, lengths, dropout)
+        last = lengths.view(B, 1, 1).expand(B, 1, D)
+        state = positions.states.gather(1, last).squeeze(1)  # (B, D)
+        return Encoding(state, make_beam(leaves, positions, lengths))
+
+    def _is_captured(self, leaves: Float[Tensor, "B N D"]) -> bool:
+        if self.engine != "triton":
+            return False
+        if reason := why_not_captured(leaves):
+            raise ValueError(f"engine 'triton' cannot do this: {reason}; engine 'torch' can")
+        return True
+
+    def _surround(self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"]) -> Positions:
         """Leaf states, with START before the words and END right behind them."""
         states = in_full(self.leaf(surround(x, lengths, self.start, self.end)))  # (B, S, D)
         exists = inside(lengths + 2, states.shape[1])
-        return Sequence(states * exists.unsqueeze(-1), exists.to(states.dtype))
+        never = torch.full_like(exists, torch.inf, dtype=torch.float64)
+        states = states * exists.unsqueeze(-1)
+        return Positions(states, exists.to(states.dtype), states, never)
+
+    def _loop(
+        self,
+        positions: Positions,
+        may_go: Bool[Tensor, "B S"],
+        lengths: Int[Tensor, "B"],
+        dropout: NodeDropout | None,
+    ) -> Positions:
+        """All iterations, one after the other."""
+        again = self.recompute and torch.is_grad_enabled()
+
+        def iterate(
+            states: Tensor, existence: Tensor, active: Tensor, step: int
+        ) -> tuple[Float[Tensor, "B S D"], Float[Tensor, "B S"]]:
+            mask = None if dropout is None else self._masks(dropout, range(step, step + 1), may_go)[0]
+            return self._iterate(states, existence, may_go, active, mask)
+
+        for step in range(may_go.shape[1] - 2):
+            active = self._is_active(positions.existence, step, lengths)
+            if self.halt and not active.any():
+                break
+            arguments = (positions.states, positions.existence, active, step)
+            new: tuple[Tensor, Tensor]
+            if again:  # nothing in an iteration draws from a generator
+                new = checkpoint(iterate, *arguments, use_reentrant=False, preserve_rng_state=False)
+            else:
+                new = iterate(*arguments)
+            positions = absorb(positions, *new, step)
+        return positions
+
+    def stretch(
+        self, carry: tuple[Tensor, ...], inputs: tuple[Tensor, ...], masks: Sequence[Tensor | None], made: Tensor | None
+    ) -> tuple[Positions, Float[Tensor, "T B S"], Float[Tensor, "T B S"]]:
+        """Some iterations, as a loop of `beamtree.engine.fused.stretches` has them, and the existence after each."""
+        positions, around, existence = Positions(*carry), Surroundings(*masks), []  # type: ignore[arg-type]
+        for t, number in enumerate(around.number):
+            active = (number > 0) & self._is_active(positions.existence, number - 1, around.lengths[t])
+            mask = None if around.mask is None else around.mask[t]
+            new = self._iterate(positions.states, positions.existence, around.may_go[t], active, mask)
+            positions = absorb(positions, *new, number - 1)
+            existence.append(positions.existence)
+        found = torch.stack(existence)
+        return positions, found, found.detach()
+
+    def step_weights(self) -> tuple[Tensor, ...]:
+        """Those of what `stretch` computes."""
+        return *self.cell.parameters(), *self.window.parameters(), *self.scorer.parameters()
+
+    def step_bytes(self, carry: tuple[Tensor, ...]) -> int:
+        """In backward: seven matrices 𝓛 and 𝓡 in float64, and some 40 numbers for each of h."""
+        states, existence, *_ = carry
+        return 7 * 8 * existence.numel() * existence.shape[1] + 40 * states.nbytes
+
+    def _around(
+        self, steps: range, may_go: Bool[Tensor, "B S"], lengths: Int[Tensor, "B"], dropout: NodeDropout | None
+    ) -> Surroundings:
+        T = len(steps)
+        number = torch.arange(steps.start + 1, steps.stop + 1, device=lengths.device)
+        mask = None if dropout is None else self._masks(dropout, steps, may_go)
+        return Surroundings(number, may_go.expand(T, -1, -1), lengths.expand(T, -1), mask)
+
+    def _go_on(self, existence: Float[Tensor, "B S"]) -> Bool[Tensor, "B"]:
+        """Whether more than one word exists, besides START and END."""
+        return (existence.detach() > self.threshold).sum(1) > 3
+
+    def _is_active(
+        self, existence: Float[Tensor, "B S"], step: int | Int[Tensor, ""], lengths: Int[Tensor, "B"]
+    ) -> Bool[Tensor, "B"]:
+        """The samples that are not done yet."""
+        return self._go_on(existence) & (step < lengths)
 
     def _iterate(
         self,
@@ -135,8 +233,7 @@ class CRvNN(Encoder):
         existence: Float[Tensor, "B S"],
         may_go: Bool[Tensor, "B S"],
         active: Bool[Tensor, "B"],
-        dropout: NodeDropout | None,
-        step: int,
+        mask: Float[Tensor, "B S mask"] | None,
     ) -> tuple[Float[Tensor, "B S D"], Float[Tensor, "B S"]]:
         """One iteration, for the samples that are active."""
         left, right = neighbours(existence)  # (B, S, S)
@@ -147,7 +244,7 @@ class CRvNN(Encoder):
         window = torch.cat((two_left, one_left, states, one_right, two_right), dim=-1)  # (B, S, 5D)
         scores = self.scorer(F.gelu(self.window(window))).squeeze(-1)  # (B, S)
         go = self._compose_probability(scores, may_go, left, right)  # c
-        parents = self.cell(one_left, states, self._mask(dropout, states, step)).to(states.dtype)
+        parents = self.cell(one_left, states, mask).to(states.dtype)
         come = (left @ go.unsqueeze(-1)).to(states.dtype)  # 𝓛c, (B, S, 1)
         changed = active.unsqueeze(1)
         new_states = torch.where(changed.unsqueeze(-1), states + come * (parents - states), states)
@@ -166,20 +263,18 @@ class CRvNN(Encoder):
         weights = weights.masked_fill(~may_go, 0).unsqueeze(-1)  # (B, S, 1)
         return (weights / (weights + rest + left @ weights + right @ weights)).squeeze(-1)
 
-    def _mask(
-        self, dropout: NodeDropout | None, states: Float[Tensor, "B S D"], step: int
-    ) -> Float[Tensor, "B S mask"] | None:
+    def _masks(self, dropout: NodeDropout, steps: range, may_go: Bool[Tensor, "B S"]) -> Float[Tensor, "T B S mask"]:
         """Masks that are a function of sample, iteration and position, so that backward sees them again."""
-        if dropout is None:
-            return None
-        B, S, _ = states.shape
-        sample = torch.arange(B, device=states.device).view(B, 1).expand(B, S)
-        position = torch.arange(S, device=states.device).expand(B, S)
-        place = torch.stack((sample, torch.full_like(position, step), position), dim=-1)  # (B, S, 3)
+        T, (B, S), device = len(steps), may_go.shape, may_go.device
+        step = torch.arange(steps.start, steps.stop, device=device).view(T, 1, 1).expand(T, B, S)
+        sample = torch.arange(B, device=device).view(1, B, 1).expand(T, B, S)
+        position = torch.arange(S, device=device).expand(T, B, S)
+        place = torch.stack((sample, step, position), dim=-1)  # (T, B, S, 3)
         return dropout.mask(place, place)
 
     def extra_repr(self) -> str:
-        return f"halt={self.halt}, threshold={self.threshold}, recompute={self.recompute}, floor={self.floor!r}"
+        options = {name: getattr(self, name) for name in ("halt", "threshold", "recompute", "floor", "engine")}
+        return ", ".join(f"{name}={value!r}" for name, value in options.items())
 
 
 def neighbours(existence: Float[Tensor, "B S"]) -> tuple[Float[Tensor, "B S S"], Float[Tensor, "B S S"]]:
@@ -196,34 +291,33 @@ def neighbours(existence: Float[Tensor, "B S"]) -> tuple[Float[Tensor, "B S S"],
     return left, right
 
 
-class Falls:
-    """When each word was absorbed, and the state of the node that this made."""
+def absorb(
+    before: Positions, states: Float[Tensor, "B S D"], existence: Float[Tensor, "B S"], step: int | Int[Tensor, ""]
+) -> Positions:
+    """After an iteration has made these: with the nodes of the words that were absorbed."""
+    now = existence.detach().double()
+    stands = now > 0.5
+    falls = ~stands & before.times.detach().isinf()
+    # The right neighbour: the next word that stands. The last word always does.
+    S = stands.shape[1]
+    position = torch.arange(S, device=stands.device)
+    following = position.where(stands, S - 1).flip(1).cummin(1).values.flip(1)  # (B, S); itself where it stands
+    made = states.gather(1, following.unsqueeze(-1).expand_as(states))
+    nodes = torch.where(falls.unsqueeze(-1), made, before.nodes)
+    return Positions(states, existence, nodes, torch.where(falls, step + now, before.times))
 
-    def __init__(self, start: Sequence) -> None:
-        self.times = torch.full_like(start.existence, torch.inf, dtype=torch.float64)  # iteration + e, (B, S)
-        self.nodes = start.states  # (B, S, D)
 
-    def update(self, sequence: Sequence, step: int) -> None:
-        existence = sequence.existence.detach().double()
-        stands = existence > 0.5
-        falls = ~stands & self.times.isinf()
-        self.times = torch.where(falls, step + existence, self.times)
-        # The right neighbour: the next word that stands. The last word always does.
-        S = stands.shape[1]
-        position = torch.arange(S, device=stands.device)
-        following = position.where(stands, S - 1).flip(1).cummin(1).values.flip(1)  # (B, S); itself where it stands
-        index = following.unsqueeze(-1).expand_as(self.nodes)
-        self.nodes = torch.where(falls.unsqueeze(-1), sequence.states.gather(1, index), self.nodes)
-
-    def beam(self, leaves: Float[Tensor, "B N D"], end: Sequence, lengths: Int[Tensor, "B"]) -> Beams:
-        B, N, D = leaves.shape
-        absorbed = self.times.isfinite()
-        times = torch.where(absorbed, self.times, N + end.existence.detach().double())
-        merges = close(times[:, 1:N], lengths)  # word i, at position i+1, and the boundary behind it
-        place = merges.boundaries + 1  # (B, M)
-        is_root = merges.spans[..., 1] - merges.spans[..., 0] == lengths.unsqueeze(1)
-        at_once = (absorbed.gather(1, place) & ~is_root).unsqueeze(-1)  # (B, M, 1)
-        shape = (B, N - 1, D)
-        then = self.nodes.gather(1, place.unsqueeze(-1).expand(shape))
-        at_last = end.states.gather(1, merges.spans[..., 1:].expand(shape))  # its last word has the position `end`
-        return one_beam(leaves, merges, torch.where(at_once, then, at_last), lengths)
+def make_beam(leaves: Float[Tensor, "B N D"], end: Positions, lengths: Int[Tensor, "B"]) -> Beams:
+    """The induced tree."""
+    B, N, D = leaves.shape
+    when = end.times.detach()
+    absorbed = when.isfinite()
+    when = torch.where(absorbed, when, N + end.existence.detach().double())
+    merges = close(when[:, 1:N], lengths)  # word i, at position i+1, and the boundary behind it
+    place = merges.boundaries + 1  # (B, M)
+    is_root = merges.spans[..., 1] - merges.spans[..., 0] == lengths.unsqueeze(1)
+    at_once = (absorbed.gather(1, place) & ~is_root).unsqueeze(-1)  # (B, M, 1)
+    shape = (B, N - 1, D)
+    then = end.nodes.gather(1, place.unsqueeze(-1).expand(shape))
+    at_last = end.states.gather(1, merges.spans[..., 1:].expand(shape))  # its last word has the position `end`
+    return one_beam(leaves, merges, torch.where(at_once, then, at_last), lengths)

@@ -22,6 +22,7 @@ in graphs, so that launching is not what takes the time; see `beamtree.engine.fu
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -118,7 +119,8 @@ class OrderedMemory(Encoder):
             from beamtree.engine.fused import stretches  # needs triton, which comes with PyTorch's CUDA builds alone
 
             inputs = leaves[1:], queries[1:]
-            later, p = stretches.run(self, memory, inputs, lambda steps: self._masks(steps, leaves, generator))
+            draw = partial(self._masks, leaves=leaves, generator=generator)
+            later, p, _ = stretches.run(self, memory, inputs, draw, steps=len(leaves) - 1)
             history = torch.cat((first.unsqueeze(0), later))  # (N, slots, B, D)
             heights = p.argmax(1)  # (M, B)
         else:
@@ -192,6 +194,10 @@ class OrderedMemory(Encoder):
     def step_weights(self) -> tuple[Tensor, ...]:
         """Those of what `stretch` computes."""
         return *self.key.parameters(), *self.scorer.parameters(), *self.cell.parameters()
+
+    def step_bytes(self, carry: tuple[Tensor, ...]) -> int:
+        """Most of it is of the cells: in backward some 30 numbers for each of the memory's."""
+        return 15 * sum(tensor.nbytes for tensor in carry)
 
     def _drop(self, leaves: Float[Tensor, "N B D"], generator: torch.Generator | None) -> Float[Tensor, "N B D"]:
         if not self.training or self.memory_dropout == 0:

@@ -3,11 +3,11 @@
 A step takes a carry and its own inputs, and makes a state, which is a part of the next carry. One graph runs a stretch
 of T steps without gradients. Backward goes from the last stretch to the first: a second graph runs the stretch again
 under autograd, told the states that it made, and takes its gradient there. Between the two only these states are kept,
-the masks, and the carry before each stretch.
+the carry before each stretch, and the masks, unless they can be made again.
 
 A graph fits stretches of one size. Its buffers, a copy of the module among them, stay where they are: everything is
-copied in before each run and out after it. The last stretch of a loop is filled up with steps whose results nobody
-reads and whose gradient is zero. Under autocast steps are computed in float32 all the same.
+copied in before each run and out after it. The last stretch of a loop is filled up with steps whose inputs and masks
+are zero. Under autocast steps are computed in float32 all the same.
 """
 
 import copy
@@ -26,12 +26,11 @@ from beamtree.engine.fused.compose import precision
 from beamtree.engine.fused.leases import too_many
 
 LONGEST = 16  # steps of a stretch at most: with more, more are run for nothing in the last one
-ROWS = 1024  # of steps and samples in a stretch at most, as backward holds the activations of all of them
+HELD = 2**28  # bytes of activations that backward holds of a stretch, about
 KEPT = 16  # sizes at most, those used last: batches have few
-HELD = 10  # times the carry that a step of the graphs holds, about
 
 Carry = tuple[Tensor, ...]
-Masks = Sequence[Tensor | None]  # what dropout keeps, True or False, the steps first; None where nothing is dropped
+Masks = Sequence[Tensor | None]  # whatever has no gradient, such as what dropout keeps, the steps first
 Draw = Callable[[range], Masks]  # the masks of these steps
 
 
@@ -56,6 +55,17 @@ class Loop(Protocol):
     def step_weights(self) -> tuple[Tensor, ...]:
         """Those that have a part in a step."""
 
+    def step_bytes(self, carry: Carry) -> int:
+        """Of the activations of a step, about."""
+
+
+class Ran(NamedTuple):
+    """What a loop gives."""
+
+    states: Shaped[Tensor, "N *state"]
+    notes: Shaped[Tensor, "N *note"]
+    carry: Carry  # after the last step, and those that fill up its stretch
+
 
 class Down(NamedTuple):
     """What backward gives for a stretch."""
@@ -65,69 +75,98 @@ class Down(NamedTuple):
     weights: tuple[Tensor, ...]
 
 
-def run(loop: Loop, carry: Carry, inputs: tuple[Tensor, ...], draw: Draw) -> tuple[Tensor, Tensor]:
-    """States and notes of all steps, with the inputs (N, B, …) of N ≥ 1 steps; `draw` is asked for one stretch after
-    the other."""
-    found: tuple[Tensor, Tensor] = Run.apply(loop, draw, len(carry), *carry, *inputs, *loop.step_weights())
-    return found
+def run(
+    loop: Loop,
+    carry: Carry,
+    inputs: tuple[Tensor, ...],
+    draw: Draw,
+    steps: int,
+    redraw: bool = False,
+    enough: Callable[[Carry], bool] | None = None,
+) -> Ran:
+    """All steps, of which there is at least one, or the stretches after which it is enough.
+
+    inputs: (N, …), for each of the steps.
+    draw: is asked for one stretch after the other.
+    redraw: whether it can be asked again in backward, so that masks need not be kept.
+    """
+    how = How(loop, draw, steps, redraw, enough, len(carry), len(carry) + len(inputs))
+    states, notes, *after = Run.apply(how, *carry, *inputs, *loop.step_weights())
+    return Ran(states, notes, tuple(after))
+
+
+class How(NamedTuple):
+    """What `Run` is given besides tensors, which are the carry, the inputs and the weights."""
+
+    loop: Loop
+    draw: Draw
+    steps: int
+    redraw: bool
+    enough: Callable[[Carry], bool] | None
+    inputs: int  # the place of the first input among the tensors …
+    weights: int  # … and of the first weight
+
+    def longest(self, carry: Carry) -> int:
+        """Steps of a stretch."""
+        return max(min(LONGEST, HELD // max(self.loop.step_bytes(carry), 1)), 1)
 
 
 class Run(torch.autograd.Function):
-    """(carry, inputs, weights) → states, notes."""
+    """(carry, inputs, weights) → states, notes, carry."""
 
     @staticmethod
-    def forward(ctx: Any, loop: Loop, draw: Draw, carried: int, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        last = len(tensors) - len(loop.step_weights())
-        carry, inputs = tensors[:carried], tensors[carried:last]
-        N, B = inputs[0].shape[:2]
-        T = max(min(LONGEST, ROWS // B), 1)
-        graphs, kept = None, []
-        with in_float32(inputs[0].device):
-            for first in range(0, N, T):
-                steps = slice(first, min(first + T, N))
-                masks = draw(range(N)[steps])
-                graphs = graphs or find(loop, T, carry, inputs, masks)
-                kept += [*carry, *masks]
-                found = graphs.go(carry, tuple(tensor[steps] for tensor in inputs), masks)
-                carry = tuple(tensor.clone() for tensor in found.carry)
-                if first == 0:
-                    states, notes = (part.new_empty(N, *part.shape[1:]) for part in (found.states, found.notes))
-                states[steps], notes[steps] = (part[: steps.stop - first] for part in (found.states, found.notes))
-        ctx.loop, ctx.T, ctx.carried, ctx.last, ctx.size = loop, T, carried, last, len(tensors)
+    def forward(ctx: Any, how: How, *tensors: Tensor) -> tuple[Tensor, ...]:
+        carry, inputs = tensors[: how.inputs], tensors[how.inputs : how.weights]
+        T, graphs, found, starts = how.longest(carry), None, [], []
+        kept: list[Tensor | None] = []
+        with in_float32(tensors[0].device):
+            for first in range(0, how.steps, T):
+                steps = slice(first, min(first + T, how.steps))
+                masks = how.draw(range(how.steps)[steps])
+                graphs = graphs or find(how.loop, T, carry, inputs, masks)
+                kept += carry if how.redraw else (*carry, *masks)
+                starts.append(first)
+                stretch = graphs.go(carry, tuple(tensor[steps] for tensor in inputs), masks)
+                carry = tuple(tensor.clone() for tensor in stretch.carry)
+                found.append(tuple(part[: steps.stop - first].clone() for part in (stretch.states, stretch.notes)))
+                if how.enough is not None and how.enough(carry):
+                    break
+            states, notes = (torch.cat(parts) for parts in zip(*found, strict=True))
+        ctx.how, ctx.T, ctx.starts, ctx.size = how, T, starts, len(tensors)
         # The weights too, so that PyTorch objects if they change before backward.
         ctx.save_for_backward(*tensors, states, *kept)
         ctx.mark_non_differentiable(notes)
-        return states, notes
+        return states, notes, *carry
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        tensors, (states, *kept) = ctx.saved_tensors[: ctx.size], ctx.saved_tensors[ctx.size :]
-        inputs, N, C = tensors[ctx.carried : ctx.last], len(states), ctx.carried
-        starts = range(0, N, ctx.T)
-        each = len(kept) // len(starts)  # tensors that were kept for a stretch: its carry and masks
-        d_carry = tuple(torch.zeros_like(tensor) for tensor in tensors[:C])
-        d_inputs = tuple(torch.empty_like(tensor) for tensor in inputs)
-        d_weights = [torch.zeros_like(weight) for weight in tensors[ctx.last :]]
+    def backward(ctx: Any, gradient: Tensor, _: Tensor, *d_carry: Tensor) -> tuple[Tensor | None, ...]:
+        how, tensors, (states, *kept) = ctx.how, ctx.saved_tensors[: ctx.size], ctx.saved_tensors[ctx.size :]
+        inputs, C = tensors[how.inputs : how.weights], how.inputs
+        each = len(kept) // len(ctx.starts)  # tensors that were kept for a stretch: its carry and masks
+        d_inputs = tuple(torch.zeros_like(tensor) for tensor in inputs)
+        d_weights = [torch.zeros_like(weight) for weight in tensors[how.weights :]]
+        graphs = None
         with in_float32(states.device):
-            graphs = find(ctx.loop, ctx.T, kept[:C], inputs, kept[C:each])
-            for number, first in reversed(list(enumerate(starts))):
-                steps = slice(first, min(first + ctx.T, N))
+            for number, first in reversed(list(enumerate(ctx.starts))):
+                steps = slice(first, min(first + ctx.T, how.steps))
                 before = kept[number * each : (number + 1) * each]
+                masks = how.draw(range(how.steps)[steps]) if how.redraw else before[C:]
+                graphs = graphs or find(how.loop, ctx.T, before[:C], inputs, masks)
                 given = tuple(tensor[steps] for tensor in inputs)
-                found = graphs.come_back(before[:C], given, before[C:], states[steps], gradient[steps], d_carry)
+                found = graphs.come_back(before[:C], given, masks, states[steps], gradient[steps], d_carry)
                 d_carry = tuple(tensor.clone() for tensor in found.carry)
                 for whole, part in zip(d_inputs, found.inputs, strict=True):
                     whole[steps] = part[: steps.stop - first]
                 torch._foreach_add_(d_weights, list(found.weights))
-        return None, None, None, *d_carry, *d_inputs, *d_weights
+        return None, *d_carry, *d_inputs, *d_weights
 
 
 class Graphs:
     """Captured stretches of T steps."""
 
     def __init__(self, loop: Loop, T: int, carry: Sequence[Tensor], inputs: Sequence[Tensor], masks: Masks) -> None:
-        self.bytes = HELD * T * sum(tensor.nbytes for tensor in carry)
+        self.T, self.bytes = T, T * loop.step_bytes(tuple(carry))
         self.loop = copy.deepcopy(loop)
         for weight in self.loop.step_weights():
             weight.requires_grad_()  # also of what the user has frozen
@@ -158,7 +197,7 @@ class Graphs:
         """From the gradient of a stretch's states, and of the carry after it, to that of all it was made from; what it
         gives is overwritten by the next run."""
         if self.made is None:
-            room = (len(self.inputs[0]), *states.shape[1:])
+            room = (self.T, *states.shape[1:])
             self.made = states.new_zeros(room), states.new_zeros(room)
         made = self.made
         fill((*self.carry, *self.inputs, *self.masks), (*carry, *inputs, *masks))
