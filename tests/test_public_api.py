@@ -46,7 +46,7 @@ OPTIONS = {
     "mc-gumbel-tree-grc": ["samples", "dropout", "stochastic", "weighted", "engine"],
     "cyk-grc": ["dropout", "masks"],
     "ordered-memory": ["slots", "dropout", "memory_dropout", "engine"],
-    "crvnn": ["dropout", "halt", "threshold", "recompute", "floor"],
+    "crvnn": ["dropout", "halt", "threshold", "recompute", "floor", "engine"],
     "bsrp-grc": ["beam_size", "dropout"],
     "ndr": ["heads", "feed_forward", "dropout", "layers", "layers_at_test", "gate_dropout"],
     "bt-grc": BEAMS,

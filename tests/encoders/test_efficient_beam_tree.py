@@ -290,7 +290,7 @@ def test_candidates_that_nobody_chose_are_not_stored():
     x, lengths = inputs([16, 9])
     asked = Request(encoder.leaf(x), lengths, encoder.cell, encoder.scorer, 4, dropout=None)
     trace = search.search(asked)
-    history = replay.look_back(trace)
+    history = replay.look_back(trace, gradient=True)
     plan = replay.make_plan(trace, history)
     assert plan.levels[0] == plan.levels[1] == 2 * 16
     assert plan.levels[-1] - plan.levels[0] == len(plan.states) <= 4 * (15 + 8)

@@ -7,7 +7,7 @@ children. Buffers are overwritten by what is no longer needed: the gates by thei
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import torch
@@ -22,6 +22,18 @@ from beamtree.engine.fused.compose import masks, tile
 from beamtree.engine.pool import Tables
 
 PROGRAMS = 264  # that share the rows of a level: two for each processor of an H200
+
+
+class Nodes(NamedTuple):
+    """All nodes of a search, and how they were composed."""
+
+    cell: Any  # of the kind that the chunk is for
+    dropout: NodeDropout | None
+    seed: Tensor
+    tables: Tables
+    gradient: Float[Tensor, "P S"]  # of every state, complete once all that was made from it has come by
+    order: Int[Tensor, "R"]  # numbers of those to go through
+    ends: Int[Tensor, "G"]  # where each level ends there
 
 
 def _wide(columns: int) -> dict[str, int]:
@@ -57,34 +69,24 @@ class Chunk(ABC):
         part.rows = rows
         return part
 
-    def compose(
-        self, cell: Cell, dropout: NodeDropout | None, seed: Tensor, tables: Tables, order: Int[Tensor, "P"]
-    ) -> None:
+    def compose(self, nodes: Nodes) -> None:
         """The nodes that stand there in the order, again."""
+        states, _, children, spans, _ = nodes.tables
         kernels.gather[(self.rows,)](
-            order, tables.states, tables.children, tables.spans, self.now, self.numbers, self.pairs, self.children,
-            self.keys, self.inside, self.D, tables.states.shape[1],
+            nodes.order, states, children, spans, self.now, self.numbers, self.pairs, self.children, self.keys,
+            self.inside, self.D, states.shape[1],
             **_wide(self.D),
         )  # fmt: skip
-        self._compose(cell, dropout, seed)
+        self._compose(nodes)
 
     @abstractmethod
-    def _compose(self, cell: Any, dropout: NodeDropout | None, seed: Tensor) -> None:
+    def _compose(self, nodes: Nodes) -> None:
         """From the children to the gates."""
 
     @abstractmethod
-    def pull_back(
-        self,
-        cell: Any,
-        dropout: NodeDropout | None,
-        seed: Tensor,
-        states: Float[Tensor, "P S"],
-        gradient: Float[Tensor, "P S"],
-        ends: Int[Tensor, "G"],
-        slot: int,
-        expected: int,
-    ) -> None:
-        """From the nodes of one level, of which we expect so many, to their children, in the gradient of all states."""
+    def pull_back(self, nodes: Nodes, slot: int, expected: int) -> None:
+        """From the nodes of one level, of which we expect so many, to their children, in the gradient of all states.
+        The levels are counted from the highest down."""
 
     @abstractmethod
     def add_weights(self, totals: Sequence[Tensor]) -> None:
@@ -114,39 +116,31 @@ class GRCChunk(Chunk):
         self.a, self.inner = (torch.zeros(rows, 4 * dim, device=device) for _ in range(2))
         self.hats, self.reached = (torch.zeros(rows, dim, device=device) for _ in range(2))  # for LayerNorm's weights
 
-    def _compose(self, cell: GRC, dropout: NodeDropout | None, seed: Tensor) -> None:
+    def _compose(self, nodes: Nodes) -> None:
+        cell: GRC = nodes.cell
         self._product(self.a, cell.expand.bias, self.children, cell.expand.weight)
         kernels.activate[(self.rows,)](
-            self.a, self.inner, self.hats, self.reached, self.keys, seed, self.inside, self.D, *masks(dropout),
-            DROPOUT=dropout is not None, **_wide(4 * self.D),
+            self.a, self.inner, self.hats, self.reached, self.keys, nodes.seed, self.inside, self.D,
+            *masks(nodes.dropout), DROPOUT=nodes.dropout is not None, **_wide(4 * self.D),
         )  # fmt: skip
         self._product(self.gates, cell.gates.bias, self.inner, cell.gates.weight)
 
-    def pull_back(
-        self,
-        cell: GRC,
-        dropout: NodeDropout | None,
-        seed: Tensor,
-        states: Float[Tensor, "P S"],
-        gradient: Float[Tensor, "P S"],
-        ends: Int[Tensor, "G"],
-        slot: int,
-        expected: int,
-    ) -> None:
+    def pull_back(self, nodes: Nodes, slot: int, expected: int) -> None:
         D, E = self.D, 4 * self.D
+        cell: GRC = nodes.cell
         kernels.into_gates[(min(PROGRAMS * 4, self.rows),)](
-            gradient, self.numbers, self.pairs, self.children, self.gates, cell.norm.weight, self.hats, self.reached,
-            self.now, ends, slot, D, D, cell.norm.eps,
+            nodes.gradient, self.numbers, self.pairs, self.children, self.gates, cell.norm.weight, self.hats,
+            self.reached, self.now, nodes.ends, slot, D, D, cell.norm.eps,
             **_wide(D),
         )  # fmt: skip
         grid, sizes = self._tiles(E, expected)
         kernels.into_inner[grid](
-            self.gates, cell.gates.weight, self.a, self.keys, seed, self.now, ends, slot, E, *masks(dropout),
-            DROPOUT=dropout is not None, **sizes,
+            self.gates, cell.gates.weight, self.a, self.keys, nodes.seed, self.now, nodes.ends, slot, E,
+            *masks(nodes.dropout), DROPOUT=nodes.dropout is not None, **sizes,
         )  # fmt: skip
         grid, sizes = self._tiles(2 * D, expected)
         kernels.into_children[grid](
-            self.a, cell.expand.weight, gradient, self.pairs, self.now, ends, slot, D, D, E, **sizes
+            self.a, cell.expand.weight, nodes.gradient, self.pairs, self.now, nodes.ends, slot, D, D, E, **sizes
         )
 
     def add_weights(self, totals: Sequence[Tensor]) -> None:
@@ -166,29 +160,20 @@ class TreeLSTMChunk(Chunk):
     def __init__(self, rows: int, dim: int, device: torch.device, precision: str) -> None:
         super().__init__(rows, dim, 5, device, precision)
 
-    def _compose(self, cell: TreeLSTM, dropout: NodeDropout | None, seed: Tensor) -> None:
-        self._product(self.gates, cell.gates.bias, self.children, cell.gates.weight)
+    def _compose(self, nodes: Nodes) -> None:
+        self._product(self.gates, nodes.cell.gates.bias, self.children, nodes.cell.gates.weight)
 
-    def pull_back(
-        self,
-        cell: TreeLSTM,
-        dropout: NodeDropout | None,
-        seed: Tensor,
-        states: Float[Tensor, "P S"],
-        gradient: Float[Tensor, "P S"],
-        ends: Int[Tensor, "G"],
-        slot: int,
-        expected: int,
-    ) -> None:
+    def pull_back(self, nodes: Nodes, slot: int, expected: int) -> None:
         D, E = self.D, 5 * self.D
         kernels.into_memory[(min(PROGRAMS * 4, self.rows),)](
-            gradient, states, self.numbers, self.pairs, self.gates, self.keys, seed, self.now, ends,
-            slot, D, 2 * D, *masks(dropout),
-            DROPOUT=dropout is not None, **_wide(D),
+            nodes.gradient, nodes.tables.states, self.numbers, self.pairs, self.gates, self.keys, nodes.seed, self.now,
+            nodes.ends, slot, D, 2 * D,
+            *masks(nodes.dropout), DROPOUT=nodes.dropout is not None, **_wide(D),
         )  # fmt: skip
         grid, sizes = self._tiles(2 * D, expected)
+        weight = nodes.cell.gates.weight
         kernels.into_children[grid](
-            self.gates, cell.gates.weight, gradient, self.pairs, self.now, ends, slot, D, 2 * D, E, **sizes
+            self.gates, weight, nodes.gradient, self.pairs, self.now, nodes.ends, slot, D, 2 * D, E, **sizes
         )
 
     def add_weights(self, totals: Sequence[Tensor]) -> None:

@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from beamtree.engine.fused.capture import Captured
-from beamtree.engine.fused.chunks import chunk
+from beamtree.engine.fused.chunks import Nodes, chunk
 from beamtree.engine.fused.workspaces import Workspace
 from beamtree.engine.score_gradient import from_parents, linear
 
@@ -101,15 +101,18 @@ class PlainGradient:
         for total, part in zip(self._weights(self.totals)[-2:], scorer, strict=True):
             total.copy_(part)
 
+    @property
+    def nodes(self) -> Nodes:
+        memory, request, survivors = self.memory, self.memory.request, self.memory.survivors
+        dropout, seed = request.dropout, memory.seed
+        return Nodes(request.cell, dropout, seed, memory.tables, self.gradient, survivors.order, survivors.ends)
+
     def _compose(self) -> None:
-        memory, request = self.memory, self.memory.request
-        self.chunk.compose(request.cell, request.dropout, memory.seed, memory.tables, memory.survivors.order)
+        self.chunk.compose(self.nodes)
 
     def _pull_back(self, levels: int) -> None:
-        memory, request = self.memory, self.memory.request
-        given = (memory.tables.states, self.gradient, memory.survivors.ends)
         for slot in range(levels):
-            self.chunk.pull_back(request.cell, request.dropout, memory.seed, *given, slot, self.rows // EXPECTED)
+            self.chunk.pull_back(self.nodes, slot, expected=self.rows // EXPECTED)
         self.chunk.now[2:] -= levels
 
     def _add_weights(self) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from beamtree.cells import GRC
 from beamtree.engine.fused import soft_kernels
 from beamtree.engine.fused.capture import Captured
-from beamtree.engine.fused.chunks import Chunk, chunk
+from beamtree.engine.fused.chunks import Nodes, chunk
 from beamtree.engine.fused.soft_workspaces import Block, SoftSize, SoftWorkspace
 
 AT_ONCE = 8192  # nodes of a chunk at most, unless a step has more: 8 KiB each at a width of 128
@@ -89,26 +89,25 @@ class SoftGradient:
         )
 
     def _launch(self) -> None:
-        memory = self.memory
+        memory, tables = self.memory, self.memory.tables
+        nodes = Nodes(
+            memory.cell, memory.dropout, memory.seed, tables, self.gradient, order=tables.numbers, ends=self.ends
+        )
         torch._foreach_zero_(self.totals)
         for part, now in zip(self.parts, self.schedule, strict=True):
-            nodes = self.chunk.first(part.high - part.low)
-            nodes.now.copy_(now)
-            nodes.compose(memory.cell, memory.dropout, memory.seed, memory.tables, memory.tables.numbers)
+            here = self.chunk.first(part.high - part.low)
+            here.now.copy_(now)
+            here.compose(nodes)
             last = part.high
             for slot, made in enumerate(part.sizes):
-                self._through_cells(nodes, slot, slice(last - made, last))
+                # From nodes that one step has composed to their children; the scorer read them too.
+                own = slice(last - made, last)
+                self.gradient[own].addr_(self.logit_gradient[own], memory.scorer.weight.squeeze(0))
+                here.pull_back(nodes, slot, expected=made)
                 last -= made
                 if part.blocks:
                     self._through_choice(part.blocks[slot])
-            nodes.add_weights(self.totals)
-
-    def _through_cells(self, nodes: Chunk, slot: int, rows: slice) -> None:
-        """From nodes that one step has composed to their children."""
-        memory = self.memory
-        self.gradient[rows].addr_(self.logit_gradient[rows], memory.scorer.weight.squeeze(0))
-        given = (memory.tables.states, self.gradient, self.ends)
-        nodes.pull_back(memory.cell, memory.dropout, memory.seed, *given, slot, rows.stop - rows.start)
+            here.add_weights(self.totals)
 
     def _through_choice(self, block: Block) -> None:
         """From the soft beam's states and the scores after a step to the states, logits and scores before it."""
