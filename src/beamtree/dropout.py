@@ -5,6 +5,8 @@ So a candidate keeps its mask while it waits to be chosen, backward can recomput
 it, and every engine sees the same masks.
 """
 
+from functools import cache
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -20,7 +22,7 @@ class NodeDropout:
         seed = torch.randint(2**31 - 1, (), device=like.device, generator=generator, dtype=torch.int32)
         # One 32-bit hash decides two numbers of the mask, 16 bits each.
         self.offsets = torch.arange((width + 1) // 2, device=like.device, dtype=torch.int32) * 0x1E3779B1 + seed
-        self.factors = torch.tensor((0x2545F491, 0x3C6EF373, 0x1B873593, 0x6C62272F), device=like.device)
+        self.factors = _factors(like.device)
         self.width = width
 
     def mask(self, left: Int[Tensor, "*nodes 3"], right: Int[Tensor, "*nodes 3"]) -> Float[Tensor, "*nodes width"]:
@@ -31,6 +33,13 @@ class NodeDropout:
         numbers = words.view(torch.int16)[..., : self.width]  # uniform over all of int16
         # Compared as floats, which hold them exactly: a CPU does that five times as fast.
         return numbers.float().ge_(self.threshold).to(self.dtype).mul_(self.scale)
+
+
+@cache
+def _factors(device: torch.device) -> Int[Tensor, "4"]:
+    """Made once for a device, which has to wait for them. Training may use what inference made."""
+    with torch.inference_mode(False):
+        return torch.tensor((0x2545F491, 0x3C6EF373, 0x1B873593, 0x6C62272F), device=device)
 
 
 def mix(x: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
