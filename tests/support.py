@@ -105,3 +105,25 @@ def algorithm_2(encoder, leaves, k):
                 grown.append((score + log_p[i], (*actions, i), [*states[:i], parents[i], *states[i + 2 :]]))
         beams = sorted(grown, key=lambda beam: -beam[0].item())[:k]
     return [(score, actions, states[0][: encoder.dim]) for score, actions, states in beams]
+
+
+class Replayed:
+    """In place of `beamtree.engine.fused.capture.Captured`: has what makes a real graph harder to use. It does again
+    what was captured, whatever it is given, and writes where it wrote before."""
+
+    def __init__(self, device):
+        self.kept = None
+
+    def run(self, launch):
+        if self.kept is None:
+            self.kept = launch, launch()
+            return launch()
+        captured, result = self.kept
+        for own, new in zip(_tensors(result), _tensors(captured()), strict=True):
+            own.copy_(new)
+        return result
+
+
+def _tensors(result):
+    for part in result:
+        yield from (part,) if isinstance(part, torch.Tensor) else part

@@ -262,6 +262,15 @@ def test_engines_agree(options, lengths, strength, longest, seed, stretches):
         support.assert_same(*both_engines(lengths, seed, strength=strength, **options), atol=1e-11)
 
 
+@pytest.mark.parametrize("options", [{}, {"halt": False}, {"dropout": 0.3}], ids=str)
+def test_a_graph_is_used_again_for_other_weights_inputs_and_lengths(options, stretches, monkeypatch):
+    monkeypatch.setattr(stretches, "LONGEST", 3)
+    monkeypatch.setattr(stretches, "Captured", support.Replayed)
+    for seed, lengths in enumerate(([8, 3], [2, 8], [8, 8], [1, 8])):
+        support.assert_same(*both_engines(lengths, seed, **options), atol=1e-11)
+    assert len(stretches._kept) == 1
+
+
 @pytest.mark.parametrize("halt", [True, False])
 def test_captured_iterations_end_with_a_stretch(halt, stretches, monkeypatch):
     monkeypatch.setattr(stretches, "LONGEST", 3)

@@ -14,7 +14,7 @@ from beamtree.encoders.ordered_memory import OrderedMemory
 from beamtree.engine.fold import Fold
 from beamtree.interop import load_official, official_names
 from golden_cases import FILES, Golden
-from support import assert_batch_does_not_matter, assert_same, everything, inputs
+from support import Replayed, assert_batch_does_not_matter, assert_same, everything, inputs
 
 GOLDEN = [path for path in FILES if path.stem.startswith("ordered-memory")]
 
@@ -261,6 +261,14 @@ def test_engines_agree_under_the_same_dropout(rates, lengths, slots, longest, se
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stretches, "LONGEST", longest)
         assert_same(*both_engines(lengths, seed, slots=slots, **rates), atol=1e-11)
+
+
+def test_a_graph_is_used_again_for_other_weights_inputs_and_lengths(stretches, monkeypatch):
+    monkeypatch.setattr(stretches, "LONGEST", 3)
+    monkeypatch.setattr(stretches, "Captured", Replayed)
+    for seed, lengths in enumerate(([8, 3], [2, 11], [5, 5], [2, 1])):
+        assert_same(*both_engines(lengths, seed, slots=4, dropout=0.2, memory_dropout=0.1), atol=1e-11)
+    assert len(stretches._kept) == 1
 
 
 def test_engines_agree_where_p_is_hard(stretches):

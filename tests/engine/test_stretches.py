@@ -1,7 +1,6 @@
 """Loops in stretches: what the same loop gives under autograd.
 
-Without a GPU a graph is launched each time. `Replayed` has what makes a real one harder to use: it does again what was
-captured, whatever it is given, and writes where it wrote before.
+Without a GPU a graph is launched each time; `support.Replayed` does more of what a real one does.
 """
 
 import pytest
@@ -14,6 +13,7 @@ pytest.importorskip("triton")  # the package of the captured engines needs it
 
 from beamtree.engine import fused
 from beamtree.engine.fused import stretches
+from support import Replayed
 
 TOLD = []  # whether a stretch was told its states
 
@@ -46,27 +46,6 @@ class Average(nn.Module):
 
     def extra_repr(self):
         return f"decay={self.decay}"
-
-
-class Replayed:
-    """As `Captured` on a GPU, without the speed."""
-
-    def __init__(self, device):
-        self.kept = None
-
-    def run(self, launch):
-        if self.kept is None:
-            self.kept = launch, launch()
-            return launch()
-        captured, result = self.kept
-        for own, new in zip(tensors(result), tensors(captured()), strict=True):
-            own.copy_(new)
-        return result
-
-
-def tensors(result):
-    for part in result:
-        yield from (part,) if isinstance(part, torch.Tensor) else part
 
 
 @pytest.fixture
