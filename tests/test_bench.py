@@ -105,7 +105,7 @@ def test_records_survive_json(pair):
 def test_a_slow_pass_is_timed_once_and_a_fast_one_as_often_as_asked():
     def count(repeats, budget):
         calls = []
-        assert len(list(bench.median_seconds(lambda: calls.append(1), Case(), repeats, budget))) == len(calls)
+        assert bench.median_seconds(lambda: calls.append(1), "cpu", repeats, budget) > 0
         return len(calls)
 
     assert count(5, budget=10.0) == 5
@@ -144,27 +144,12 @@ def test_running_out_of_memory_ends_a_case_and_not_the_run(monkeypatch):
     def greedy(case, repeats, budget):
         if case.length == 4:
             torch.ones(2**50)
-        return (yield from real(case, repeats, budget))
+        return real(case, repeats, budget)
 
     monkeypatch.setattr(bench, "_measure", greedy)
     first, second = run([Case(length=length, batch_size=1, **SMALL) for length in (4, 5)], repeats=1)
     assert first.note == "out of memory"
     assert second.train_seconds > 0
-
-
-def test_the_engines_of_a_case_are_timed_in_turn(monkeypatch):
-    order = []
-
-    def passes(case, repeats, budget):
-        for _ in range(repeats):
-            order.append((case.length, case.engine))
-            yield
-        return Result(case)
-
-    monkeypatch.setattr(bench, "_measure", passes)
-    cases = grid(["bt-grc"], [4, 5], [1], ["torch"], **SMALL)
-    assert [result.case for result in run(cases, repeats=2)] == cases
-    assert order == [(length, engine) for length in (4, 5) for _ in range(2) for engine in ("reference", "torch")]
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, ValueError])

@@ -4,8 +4,7 @@
     ratios(results)  # how many times less each needs than the reference
 
 A training step is forward and backward of Σ sin(state) over full-length random inputs; inference is forward in eval
-mode without gradients. A factor is worth something only between numbers of one run on one machine. The engines of a
-case are timed in turn, pass by pass, so that what disturbs the machine for a while disturbs them all.
+mode without gradients. A factor is worth something only between numbers of one run on one machine.
 """
 
 import importlib.util
@@ -14,7 +13,7 @@ import math
 import re
 import statistics
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -142,9 +141,13 @@ def run(
     repeats: int = REPEATS,
     budget: float = BUDGET,
 ) -> list[Result]:
-    """Measure them all; those that follow each other and differ in the engine alone, in turn."""
-    groups = itertools.groupby(cases, key=lambda case: replace(case, engine=REFERENCE))
-    return [result for _, group in groups for result in in_turn(list(group), progress, repeats, budget)]
+    """Measure them all."""
+    results = []
+    for case in cases:
+        progress(case, None)
+        results.append(measure(case, repeats, budget))
+        progress(case, results[-1])
+    return results
 
 
 def ratios(results: Sequence[Result]) -> list[Ratios]:
@@ -170,42 +173,15 @@ def measure(case: Case, repeats: int = REPEATS, budget: float = BUDGET) -> Resul
 
     A case that does not fit into memory is a result too, with a note, and so is one that the engine is not made for.
     """
-    (result,) = in_turn([case], repeats=repeats, budget=budget)
-    return result
-
-
-def in_turn(
-    cases: Sequence[Case],
-    progress: Progress = lambda case, result: None,
-    repeats: int = REPEATS,
-    budget: float = BUDGET,
-) -> list[Result]:
-    """The same of several cases: all are set up, then each is timed for one pass after the other."""
     check_integer("repeats", repeats, at_least=1)
-    results: dict[Case, Result] = {}
-    devices = [torch.cuda.current_device()] if any(case.device == "cuda" for case in cases) else []
-    with torch.random.fork_rng(devices):
-        waiting = {case: measurement(case, repeats, budget) for case in cases}
-        while waiting:
-            for case, work in list(waiting.items()):
-                progress(case, None)
-                try:
-                    next(work)
-                except StopIteration as end:
-                    results[case] = end.value
-                    progress(case, end.value)
-                    del waiting[case]
-    return [results[case] for case in cases]
-
-
-def measurement(case: Case, repeats: int, budget: float) -> Generator[None, None, Result]:
-    """Pauses after each pass."""
     release_memory()
     needed, available = needed_bytes(case), available_bytes(case.device)
     if available is not None and needed > available:
         return Result(case, note=f"skipped: would need about {needed / 2**30:,.1f} GiB")
+    devices = [torch.cuda.current_device()] if case.device == "cuda" else []
     try:
-        return (yield from _measure(case, repeats, budget))
+        with torch.random.fork_rng(devices):
+            return _measure(case, repeats, budget)
     except (MemoryError, RuntimeError, ValueError) as error:
         note = OUT_OF_MEMORY if is_out_of_memory(error) else why_not(error)
         if note is None:
@@ -235,8 +211,8 @@ def make_encoder(case: Case) -> Any:
     return encoder(case.encoder, **{name: value for name, value in given.items() if name in known})
 
 
-def _measure(case: Case, repeats: int, budget: float) -> Generator[None, None, Result]:
-    torch.manual_seed(case.seed)  # the same weights and inputs for every engine
+def _measure(case: Case, repeats: int, budget: float) -> Result:
+    torch.manual_seed(case.seed)  # the same weights, inputs and noise for every engine
     dtype, half = DTYPES[case.dtype], case.dtype == "bfloat16-autocast"
     model = make_encoder(case).to(case.device, dtype)
     x = torch.randn(case.batch_size, case.length, case.dim, dtype=dtype).to(case.device).requires_grad_()  # (B, N, D)
@@ -274,29 +250,23 @@ def _measure(case: Case, repeats: int, budget: float) -> Generator[None, None, R
         tensor.grad = None
     # The first full steps warm up and are watched, so that buffers an engine keeps from step to step count as its own.
     peak = peak_bytes(first_steps, case.device)
-    yield
-    captured = 2 if case.device == "cuda" else 0  # passes that an engine may need for that
-    for _ in range(captured):  # again, as setting up another engine has released the memory of this one
-        train_step()
-    train_seconds = yield from median_seconds(train_step, case, repeats, budget)
+    train_seconds = median_seconds(train_step, case.device, repeats, budget)
     model.eval()
-    for _ in range(max(captured, 1)):
+    for _ in range(2 if case.device == "cuda" else 1):
         infer()
-    inference_seconds = yield from median_seconds(infer, case, repeats, budget)
+    inference_seconds = median_seconds(infer, case.device, repeats, budget)
     return Result(case, train_seconds, inference_seconds, sum(saved.values()), peak)
 
 
-def median_seconds(work: Callable[[], None], case: Case, repeats: int, budget: float) -> Generator[None, None, float]:
-    """At least one time is taken, and none that is likely to end beyond the budget. Pauses after each."""
+def median_seconds(work: Callable[[], None], device: str, repeats: int, budget: float) -> float:
+    """At least one time is taken, and none that is likely to end beyond the budget."""
     times: list[float] = []
     while len(times) < repeats and (not times or sum(times) + times[-1] < budget):
-        torch.manual_seed(case.seed + len(times))  # the same noise for every engine
-        _synchronize(case.device)
+        _synchronize(device)
         start = time.perf_counter()
         work()
-        _synchronize(case.device)
+        _synchronize(device)
         times.append(time.perf_counter() - start)
-        yield
     return statistics.median(times)
 
 

@@ -67,19 +67,9 @@ def test_help_names_the_commands(arguments):
     assert "bench" in result.stdout
 
 
-def found(result):
-    """In place of a measurement: its result, without a pass."""
-
-    def measure(case, repeats, budget):
-        return result(case)
-        yield
-
-    return measure
-
-
 def test_the_help_of_bench_shows_examples_that_are_valid(monkeypatch):
     help = invoke("bench", "--help").stdout
-    monkeypatch.setattr(bench, "_measure", found(lambda case: bench.Result(case, 1.0, 1.0, 1, 1)))
+    monkeypatch.setattr(bench, "measure", lambda case, repeats, budget: bench.Result(case, 1.0, 1.0, 1, 1))
     monkeypatch.setattr(bench_plot, "check_plot", lambda file: None)
     monkeypatch.setattr(bench_plot, "draw", lambda results, file, title: None)
     for example in (
@@ -150,7 +140,7 @@ def test_a_bug_is_not_taken_for_a_mistake(monkeypatch):
     def broken(*_):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(bench, "_measure", broken)
+    monkeypatch.setattr(bench, "measure", broken)
     assert isinstance(invoke(*SMALL).exception, RuntimeError)
 
 
@@ -233,12 +223,12 @@ def test_a_plot_without_matplotlib_is_a_mistake_before_anything_is_measured(monk
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_ctrl_c_shows_what_was_measured_so_far(form, monkeypatch):
-    def measure(case):
+    def measure(case, repeats, budget):
         if case.engine != "reference":
             raise KeyboardInterrupt
         return bench.Result(case, train_seconds=0.125)
 
-    monkeypatch.setattr(bench, "_measure", found(measure))
+    monkeypatch.setattr(bench, "measure", measure)
     result = invoke(*SMALL, *form)
     assert result.exit_code == 130
     assert "0.125" in result.stdout if form else "125 ms" in result.stdout
