@@ -168,7 +168,7 @@ def test_workspaces_are_bounded_and_given_back(monkeypatch):
         x, lengths = inputs([4] * batch, dim=8, dtype=torch.float32)
         with torch.no_grad():
             encoder(x.to(DEVICE), lengths.to(DEVICE))
-    assert [room.size.B for room in plain.rooms.idle] == [2, 3]
+    assert [room.search.size.B for room in plain.rooms.idle] == [2, 3]
 
 
 def test_the_share_of_a_device_is_heeded(monkeypatch):

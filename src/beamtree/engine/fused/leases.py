@@ -4,9 +4,9 @@ Backward reads what the search left in its room, so nothing has to be copied out
 first is under way, gets another room.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, TypeVar
+from functools import cached_property
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -15,25 +15,31 @@ from torch.autograd.function import once_differentiable
 
 from beamtree.engine.autocast import Autocast
 from beamtree.engine.base import Request
-from beamtree.engine.pool import take
+from beamtree.engine.pool import Tables, take
 
 KEPT = 64  # idle rooms at most, those used last: enough for all lengths of a training set and its dev set
 SHARE = 1 / 8  # of a device's memory that they may hold
 
 
-class Room(ABC):
-    """A search's memory, and that of its gradient once one was taken."""
+@runtime_checkable
+class Search(Protocol):
+    """A workspace."""
 
-    size: Hashable
-    device: torch.device
-    states: Float[Tensor, "P S"]  # of all nodes of the search
+    size: Any  # equal for searches that fit one room; names its device
+    tables: Tables
 
     @property
-    @abstractmethod
     def bytes(self) -> int:
         """Of all that is not small."""
 
-    @abstractmethod
+
+@runtime_checkable
+class Gradient(Protocol):
+    """That of the search that a workspace holds."""
+
+    @property
+    def bytes(self) -> int: ...
+
     def pull_back(
         self,
         leaves: Float[Tensor, "B N S"],
@@ -44,27 +50,42 @@ class Room(ABC):
         """From gradients of the leaves, of these nodes and of the scores to those of the leaves and of all weights."""
 
 
-R = TypeVar("R", bound=Room)
+S = TypeVar("S", bound=Search)
 
 
-class Rooms(Generic[R]):
+class Room(Generic[S]):
+    """A search's memory, and that of its gradient once one was taken."""
+
+    def __init__(self, search: S, make_gradient: Callable[[S], Gradient]) -> None:
+        self.search, self.make_gradient = search, make_gradient
+
+    @cached_property
+    def gradient(self) -> Gradient:
+        return self.make_gradient(self.search)
+
+    @property
+    def bytes(self) -> int:
+        return self.search.bytes + (self.gradient.bytes if "gradient" in vars(self) else 0)
+
+
+class Rooms(Generic[S]):
     """Those that no pass is using. The one used last is at the end."""
 
     def __init__(self) -> None:
-        self.idle: list[R] = []
+        self.idle: list[Room[S]] = []
 
-    def lend(self, size: Hashable, make: Callable[[], R]) -> "Lease[R]":
+    def lend(self, size: Hashable, make: Callable[[], Room[S]]) -> "Lease[S]":
         """A room of this size, or a new one."""
         for place in reversed(range(len(self.idle))):
-            if self.idle[place].size == size:
+            if self.idle[place].search.size == size:
                 return Lease(self, self.idle.pop(place))
         with torch.inference_mode(False), torch.no_grad():  # training may use it too
             return Lease(self, make())
 
-    def take_back(self, room: R) -> None:
+    def take_back(self, room: Room[S]) -> None:
         """Those that were not used for longest make way."""
         self.idle.append(room)
-        while too_many([other.bytes for other in self.idle], KEPT, room.device):
+        while too_many([other.bytes for other in self.idle], KEPT, room.search.size.device):
             self.idle.pop(0)
 
     def release(self) -> None:
@@ -72,15 +93,15 @@ class Rooms(Generic[R]):
         self.idle.clear()
 
 
-class Lease(Generic[R]):
+class Lease(Generic[S]):
     """A room that belongs to one pass, until the lease ends or is forgotten."""
 
-    def __init__(self, rooms: Rooms[R], room: R) -> None:
+    def __init__(self, rooms: Rooms[S], room: Room[S]) -> None:
         self.rooms = rooms
-        self._room: R | None = room
+        self._room: Room[S] | None = room
 
     @property
-    def room(self) -> R:
+    def room(self) -> Room[S]:
         assert self._room is not None, "the lease has ended"
         return self._room
 
@@ -109,7 +130,7 @@ class Replay(torch.autograd.Function):
         ctx.lease, ctx.shape, ctx.autocast = lease, leaves.shape, Autocast(leaves.device.type)
         # The weights too, so that PyTorch objects if they change before backward.
         ctx.save_for_backward(nodes, *weights)
-        return torch.cat((leaves.flatten(0, 1), take(lease.room.states, nodes))), scores.clone()
+        return torch.cat((leaves.flatten(0, 1), take(lease.room.search.tables.states, nodes))), scores.clone()
 
     @staticmethod
     @once_differentiable
@@ -119,7 +140,7 @@ class Replay(torch.autograd.Function):
         nodes, *_ = ctx.saved_tensors
         leaves, states = store_gradient.tensor_split([len(store_gradient) - len(nodes)])
         with torch.no_grad(), ctx.autocast.again():
-            found = ctx.lease.room.pull_back(leaves.view(ctx.shape), nodes, states, score_gradient)
+            found = ctx.lease.room.gradient.pull_back(leaves.view(ctx.shape), nodes, states, score_gradient)
         if not torch._C._autograd._get_current_graph_task_keep_graph():  # else it may be asked for once more
             ctx.lease.end()
         return (None, None, None, *found)
@@ -132,7 +153,7 @@ def replay(
     if request.wants_gradient():
         found: tuple[Tensor, Tensor] = Replay.apply(lease, nodes.flatten(), scores, request.leaves, *request.weights)
         return found
-    store = torch.cat((request.leaves.flatten(0, 1), take(lease.room.states, nodes.flatten())))
+    store = torch.cat((request.leaves.flatten(0, 1), take(lease.room.search.tables.states, nodes.flatten())))
     scores = scores.clone()
     lease.end()
     return store, scores

@@ -64,9 +64,8 @@ class PlainGradient:
         nodes: Int[Tensor, "n"],
         states: Float[Tensor, "n S"],
         scores: Float[Tensor, "B K"],
-        ends: list[int],
     ) -> tuple[Tensor, ...]:
-        """As `Room.pull_back`; `ends` are those of the levels, as `chunks` takes them."""
+        """As `beamtree.engine.fused.leases.Gradient.pull_back`."""
         size, N = self.memory.size, leaves.shape[1]
         own = self.gradient[: size.B * size.N].view(size.B, size.N, -1)[:, :N]
         self.gradient.zero_()
@@ -75,7 +74,7 @@ class PlainGradient:
         self.score_gradient.copy_(scores)
         with torch.autocast(size.device.type, enabled=False):
             self.beginning.run(self._through_scores)
-            parts = list(chunks(ends, self.rows))
+            parts = list(chunks(self.memory.levels(), self.rows))
             # Of a tensor on the host without waiting: the device need not have come so far.
             schedule = torch.tensor([part[:3] for part in parts], dtype=torch.int32).to(size.device, non_blocking=True)
             for part, now in zip(parts, schedule, strict=True):

@@ -3,8 +3,6 @@
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 from torch.nn.functional import pad
 
 from beamtree.engine.base import Chart, Noise, Request
@@ -16,31 +14,7 @@ from beamtree.engine.fused.soft_workspaces import SoftSize, SoftWorkspace
 from beamtree.engine.fused.workspaces import rounded
 from beamtree.engine.lineage import along, make_chart, slots_after
 
-
-class SoftRoom(Room):
-    def __init__(self, size: SoftSize, request: Request) -> None:
-        self.size, self.device = size, size.device
-        self.search = SoftWorkspace(size, request)
-        self.states = self.search.tables.states
-        self.gradient: SoftGradient | None = None
-
-    @property
-    def bytes(self) -> int:
-        return self.search.bytes + (self.gradient.bytes if self.gradient else 0)
-
-    def pull_back(
-        self,
-        leaves: Float[Tensor, "B N S"],
-        nodes: Int[Tensor, "n"],
-        states: Float[Tensor, "n S"],
-        scores: Float[Tensor, "B K"],
-    ) -> tuple[Tensor, ...]:
-        if self.gradient is None:
-            self.gradient = SoftGradient(self.search)
-        return self.gradient.pull_back(leaves, nodes, states, scores)
-
-
-rooms: Rooms[SoftRoom] = Rooms()
+rooms: Rooms[SoftWorkspace] = Rooms()
 
 
 def padded_length(length: int) -> int:
@@ -57,7 +31,7 @@ def encode(request: Request) -> Chart:
     kind = (request.stochastic, rate, precision(device), request.soft)
     size = SoftSize(device, stream_of(device), B, length, request.beam_size, D, *kind)
     padded = replace(request, leaves=pad(request.leaves.detach(), (0, 0, 0, length - N)))
-    lease = rooms.lend(size, lambda: SoftRoom(size, padded))
+    lease = rooms.lend(size, lambda: Room(SoftWorkspace(size, padded), SoftGradient))
     with torch.inference_mode():
         trace = lease.room.search.search(padded, Noise(request))
     slots = slots_after(trace.source)

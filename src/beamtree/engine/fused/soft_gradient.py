@@ -70,7 +70,7 @@ class SoftGradient:
         states: Float[Tensor, "n S"],
         scores: Float[Tensor, "B K"],
     ) -> tuple[Tensor, ...]:
-        """As `beamtree.engine.fused.leases.Room.pull_back`."""
+        """As `beamtree.engine.fused.leases.Gradient.pull_back`."""
         size = self.memory.size
         own = self.gradient[: size.B * size.N].view(size.B, size.N, -1)[:, : leaves.shape[1]]
         self.gradient.zero_()

@@ -134,6 +134,10 @@ class Workspace:
         self.stretches = {steps: Captured[None](size.device) for steps in (STRETCH, SHORT)}
         self.ending: dict[bool, Captured[Chart]] = {gradient: Captured(size.device) for gradient in (False, True)}
         self._survivors: Survivors | None = None  # until a gradient is wanted
+        # Where their groups end, copied to the host while the device goes on.
+        on_gpu = size.device.type == "cuda"
+        self._ends = torch.zeros(size.N + 2, dtype=torch.long, pin_memory=on_gpu)
+        self._copied = torch.cuda.Event() if on_gpu else None
 
     def _own(self, request: Request) -> Request:
         """A copy of the request in buffers of this workspace."""
@@ -231,7 +235,19 @@ class Workspace:
 
     def look_back(self, gradient: bool) -> Chart:
         """The chart of the search, as it was padded; and `survivors`, if a gradient is wanted."""
-        return self.ending[gradient].run(lambda: self._look_back(gradient))
+        chart = self.ending[gradient].run(lambda: self._look_back(gradient))
+        if gradient:
+            self._ends.copy_(self.survivors.ends, non_blocking=True)
+            if self._copied is not None:
+                self._copied.record()
+        return chart
+
+    def levels(self) -> list[int]:
+        """Where the groups end that have a gradient: without the heights above the highest, and all other nodes."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        ends: list[int] = self._ends[:-1].tolist()
+        return ends[: max(ends.index(ends[-1]), 1) + 1]
 
     def _look_back(self, gradient: bool) -> Chart:
         records = Step(*(field[: self.request.steps] for field in self.records))
