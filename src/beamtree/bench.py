@@ -200,6 +200,7 @@ def make_encoder(case: Case) -> Any:
     known = options(case.encoder)
     given: dict[str, Any] = {"dim": case.dim, "beam_size": case.beam_size, "dropout": case.dropout}
     given["heads"] = math.gcd(case.dim, 16)  # NDR's, which divide the width
+    given["halt"] = False  # CRvNN's, which at random weights would stop after a few iterations; so in the paper's table
     if "engine" in known:
         try:
             encoder(case.encoder, dim=1, engine=case.engine)

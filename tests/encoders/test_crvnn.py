@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import support
 from beamtree import Tree
 from beamtree.bench_memory import watch_saved
-from beamtree.encoders import crvnn
 from beamtree.encoders.crvnn import CRvNN, neighbours
+from beamtree.engine import chain
 from beamtree.interop import load_official, official_names
 from golden_cases import FILES, Golden
 from support import assert_batch_does_not_matter, inputs
@@ -65,7 +65,7 @@ def spread(existence):
 
 @given(st.lists(st.sampled_from([0.0, 1.0]) | st.floats(0, 1), min_size=1, max_size=8))
 def test_neighbours_share_a_weight_of_one_from_the_nearest_on(existence):
-    left, right = neighbours(torch.tensor([existence]))
+    left, right = neighbours(torch.tensor([existence])).unbind(1)
     for i in range(len(existence)):
         expected = [0.0] * (i + 1) + spread(existence[i + 1 :])
         assert right[0, i].tolist() == pytest.approx(expected, abs=1e-6)
@@ -76,8 +76,8 @@ def test_neighbours_share_a_weight_of_one_from_the_nearest_on(existence):
 def test_neighbours_of_long_samples_keep_their_digits():
     torch.manual_seed(0)
     existence = torch.rand(1, 3000)
-    left, right = neighbours(existence)
-    near, far = neighbours(existence[:, -40:])
+    left, right = neighbours(existence).unbind(1)
+    near, far = neighbours(existence[:, -40:]).unbind(1)
     torch.testing.assert_close(right[:, -40:, -40:], far, atol=1e-11, rtol=0)
     torch.testing.assert_close(left[:, -20:, -40:], near[:, -20:], atol=1e-11, rtol=0)
 
@@ -241,7 +241,7 @@ def both_engines(lengths, seed=0, **options):
     encoder = make(seed, **options).train()
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(crvnn, "why_not_captured", lambda leaves: None)  # which wants float32
+        patch.setattr(chain, "why_not_captured", lambda leaves: None)  # which wants float32
         for encoder.engine in ("torch", "triton"):
             found.append(support.everything(encoder, x, lengths))
     return found
@@ -271,10 +271,17 @@ def test_a_graph_is_used_again_for_other_weights_inputs_and_lengths(options, str
     assert len(stretches._kept) == 1
 
 
+def test_on_a_cpu_auto_is_torch(monkeypatch):
+    monkeypatch.setattr(chain, "why_not_captured", lambda leaves: pytest.fail("asked for a graph"))
+    encoder = make()
+    assert encoder.engine == "auto"
+    encoder(*inputs([4, 2]))
+
+
 @pytest.mark.parametrize("halt", [True, False])
 def test_captured_iterations_end_with_a_stretch(halt, stretches, monkeypatch):
     monkeypatch.setattr(stretches, "LONGEST", 3)
-    monkeypatch.setattr(crvnn, "why_not_captured", lambda leaves: None)
+    monkeypatch.setattr(chain, "why_not_captured", lambda leaves: None)
     encoder = make(strength=100.0, bias=250.0, halt=halt)
     taken = count_iterations(encoder, *inputs([12, 8]))
     drawn, draw = [], encoder._around

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from beamtree import Tree
 from beamtree.bench_memory import watch_saved
 from beamtree.cells import GRC
-from beamtree.encoders import ordered_memory
 from beamtree.encoders.boundaries import close
 from beamtree.encoders.ordered_memory import OrderedMemory
+from beamtree.engine import chain
 from beamtree.engine.fold import Fold
 from beamtree.interop import load_official, official_names
 from golden_cases import FILES, Golden
@@ -231,7 +231,7 @@ def both_engines(lengths, seed=0, **options):
     encoder = make(seed, **options).train()
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ordered_memory, "why_not_captured", lambda leaves: None)  # which wants float32
+        patch.setattr(chain, "why_not_captured", lambda leaves: None)  # which wants float32
         for encoder.engine in ("torch", "triton"):
             found.append(everything(encoder, x, lengths))
     return found
@@ -292,7 +292,7 @@ def test_engine_graph_keeps_a_fraction_of_what_torch_does(stretches):
 
 
 def test_on_a_cpu_auto_is_torch(monkeypatch):
-    monkeypatch.setattr(ordered_memory, "why_not_captured", lambda leaves: pytest.fail("asked for a graph"))
+    monkeypatch.setattr(chain, "why_not_captured", lambda leaves: pytest.fail("asked for a graph"))
     encoder = make()
     assert encoder.engine == "auto"
     encoder(*inputs([4, 2]))

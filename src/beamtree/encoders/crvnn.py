@@ -20,16 +20,17 @@ The tree: a word is absorbed, and the boundary behind it closes, once it exists 
 one iteration the one that exists least comes first, and words that are never absorbed come last. A node's state is
 that of its last word when this happens, that of the root the encoding.
 
-An iteration is some hundred launches. On a CUDA device stretches of iterations can be captured in graphs, so that
+An iteration is some hundred launches. On a CUDA device stretches of iterations are captured in graphs, so that
 launching is not what takes the time; see `beamtree.engine.fused.stretches`.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -39,7 +40,7 @@ from beamtree.checks import check_choice, check_flag, check_rate
 from beamtree.dropout import NodeDropout
 from beamtree.encoders.base import OFFICIAL_CELL, Cost, Encoder, in_full, inside, node_dropout, surround
 from beamtree.encoders.boundaries import close, one_beam
-from beamtree.engine.chain import why_not_captured
+from beamtree.engine.chain import is_captured
 
 # exp(s) is taken in float64, where up to here there is no overflow, nor in the sum over all positions.
 LARGEST = 600.0
@@ -99,8 +100,8 @@ class CRvNN(Encoder):
         recompute: keep only h and e of each iteration for backward and compute the rest again: more time, and a small
             part of the memory. The engine "triton" always does so, and keeps even less.
         floor: "official": that of the published code under c, with which samples depend on their batch mates.
-        engine: "torch", on any device and the same as "auto"; or "triton", the same launches in CUDA graphs (which
-            needs that package too).
+        engine: "torch", on any device; "triton", the same launches in CUDA graphs (which needs that package too); or
+            "auto", the second where it can be.
         check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
         """
         super().__init__(dim, check_nan)
@@ -126,7 +127,7 @@ class CRvNN(Encoder):
         leaves = start.states[:, 1 : N + 1]  # (B, N, D)
         may_go = F.pad(inside(lengths - 1, N + 1), (1, 0))  # neither START nor the last word, (B, S)
         dropout = node_dropout(self.cell, leaves, generator)
-        if self._is_captured(leaves):
+        if is_captured(self.engine, leaves):
             from beamtree.engine.fused import stretches  # needs triton, which comes with PyTorch's CUDA builds alone
 
             def draw(steps: range) -> Surroundings:
@@ -141,13 +142,6 @@ class CRvNN(Encoder):
         last = lengths.view(B, 1, 1).expand(B, 1, D)
         state = positions.states.gather(1, last).squeeze(1)  # (B, D)
         return Encoding(state, make_beam(leaves, positions, lengths))
-
-    def _is_captured(self, leaves: Float[Tensor, "B N D"]) -> bool:
-        if self.engine != "triton":
-            return False
-        if reason := why_not_captured(leaves):
-            raise ValueError(f"engine 'triton' cannot do this: {reason}; engine 'torch' can")
-        return True
 
     def _surround(self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"]) -> Positions:
         """Leaf states, with START before the words and END right behind them."""
@@ -205,9 +199,9 @@ class CRvNN(Encoder):
         return *self.cell.parameters(), *self.window.parameters(), *self.scorer.parameters()
 
     def step_bytes(self, carry: tuple[Tensor, ...]) -> int:
-        """In backward: seven matrices 𝓛 and 𝓡 in float64, and some 40 numbers for each of h."""
+        """In backward: 𝓛 and 𝓡, each in float64 and once more, and some 40 numbers for each of h."""
         states, existence, *_ = carry
-        return 7 * 8 * existence.numel() * existence.shape[1] + 40 * states.nbytes
+        return 2 * (8 + states.element_size()) * existence.numel() * existence.shape[1] + 40 * states.nbytes
 
     def _around(
         self, steps: range, may_go: Bool[Tensor, "B S"], lengths: Int[Tensor, "B"], dropout: NodeDropout | None
@@ -236,16 +230,18 @@ class CRvNN(Encoder):
         mask: Float[Tensor, "B S mask"] | None,
     ) -> tuple[Float[Tensor, "B S D"], Float[Tensor, "B S"]]:
         """One iteration, for the samples that are active."""
-        left, right = neighbours(existence)  # (B, S, S)
+        sides = neighbours(existence)  # 𝓛 and 𝓡, (B, 2, S, S)
         with torch.autocast(states.device.type, enabled=False):  # averages must not lose digits
-            to_left, to_right = left.to(states.dtype), right.to(states.dtype)
-            one_left, one_right = to_left @ states, to_right @ states  # (B, S, D)
-            two_left, two_right = to_left @ one_left, to_right @ one_right
+            average = sides.to(states.dtype)
+            one = average @ states.unsqueeze(1)  # to the left, to the right, (B, 2, S, D)
+            two = average @ one
+        (one_left, one_right), (two_left, two_right) = one.unbind(1), two.unbind(1)
         window = torch.cat((two_left, one_left, states, one_right, two_right), dim=-1)  # (B, S, 5D)
         scores = self.scorer(F.gelu(self.window(window))).squeeze(-1)  # (B, S)
-        go = self._compose_probability(scores, may_go, left, right)  # c
+        go = self._compose_probability(scores, may_go, sides)  # c
         parents = self.cell(one_left, states, mask).to(states.dtype)
-        come = (left @ go.unsqueeze(-1)).to(states.dtype)  # 𝓛c, (B, S, 1)
+        with torch.autocast(states.device.type, enabled=False):
+            come = average[:, 0] @ go.unsqueeze(-1).to(states.dtype)  # 𝓛c, (B, S, 1)
         changed = active.unsqueeze(1)
         new_states = torch.where(changed.unsqueeze(-1), states + come * (parents - states), states)
         return new_states, torch.where(changed, existence * (1 - go.to(existence.dtype)), existence)
@@ -254,14 +250,14 @@ class CRvNN(Encoder):
         self,
         scores: Float[Tensor, "B S"],
         may_go: Bool[Tensor, "B S"],
-        left: Float[Tensor, "B S S"],
-        right: Float[Tensor, "B S S"],
+        sides: Float[Tensor, "B 2 S S"],
     ) -> Float[Tensor, "B S"]:
         """c, in float64: a sigmoid of the score that the neighbours' scores hold down."""
         weights = scores.double().clamp(max=LARGEST).exp()  # (B, S)
         rest = 1 + OFFICIAL_FLOOR * weights.max().clamp(min=1) if self.floor == "official" else 1
         weights = weights.masked_fill(~may_go, 0).unsqueeze(-1)  # (B, S, 1)
-        return (weights / (weights + rest + left @ weights + right @ weights)).squeeze(-1)
+        beside = (sides @ weights.unsqueeze(1)).sum(1)  # 𝓛 exp(s) + 𝓡 exp(s)
+        return (weights / (weights + rest + beside)).squeeze(-1)
 
     def _masks(self, dropout: NodeDropout, steps: range, may_go: Bool[Tensor, "B S"]) -> Float[Tensor, "T B S mask"]:
         """Masks that are a function of sample, iteration and position, so that backward sees them again."""
@@ -277,18 +273,39 @@ class CRvNN(Encoder):
         return ", ".join(f"{name}={value!r}" for name, value in options.items())
 
 
-def neighbours(existence: Float[Tensor, "B S"]) -> tuple[Float[Tensor, "B S S"], Float[Tensor, "B S S"]]:
+def neighbours(existence: Float[Tensor, "B S"]) -> Float[Tensor, "B 2 S S"]:
     """𝓛 and 𝓡, in float64.
 
     Let C_j be the existence of all positions up to j. What lies between i and j, but at most 1, is
     clamp(C_j − C_i, 0, 1), and 𝓡_ij is what this gains at j: the existence of j where there is room for all of it,
-    else what room is left.
+    else what room is left. 𝓛_ij is the same for the room of 1 that ends where i begins.
     """
     total = F.pad(existence.double().cumsum(1), (1, 0))  # C, from the left edge on, (B, S+1)
-    between = total.unsqueeze(1) - total.unsqueeze(2)  # C_j − C_i, (B, S+1, S+1)
-    right = between[:, 1:].clamp(0, 1).diff(dim=2)  # (B, S, S)
-    left = between[:, :-1].clamp(-1, 0).diff(dim=2)
-    return left, right
+    start = torch.stack((total[:, :-1] - 1, total[:, 1:]), dim=1)  # where the room begins, (B, 2, S)
+    gains: Tensor = Gains.apply(total, start)
+    return gains
+
+
+class Gains(torch.autograd.Function):
+    """clamp(C_j − start_i, 0, 1), and what it gains from one j to the next. Backward compares again: autograd would
+    keep the differences, and copy matrices for each of the slices."""
+
+    @staticmethod
+    def forward(ctx: Any, total: Float[Tensor, "B edges"], start: Float[Tensor, "B 2 S"]) -> Float[Tensor, "B 2 S S"]:
+        ctx.save_for_backward(total, start)
+        return (total[:, None, None] - start.unsqueeze(-1)).clamp_(0, 1).diff(dim=-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, gradient: Float[Tensor, "B 2 S S"]
+    ) -> tuple[Float[Tensor, "B edges"], Float[Tensor, "B 2 S"]]:
+        total, start = ctx.saved_tensors
+        lies = total[:, None, None] - start.unsqueeze(-1)  # (B, 2, S, S+1)
+        d_lies = F.pad(gradient, (1, 0))
+        d_lies[..., :-1] -= gradient
+        d_lies.masked_fill_((lies < 0) | (lies > 1), 0)
+        return d_lies.sum((1, 2)), -d_lies.sum(3)
 
 
 def absorb(

@@ -35,7 +35,7 @@ from beamtree.cells import GRC
 from beamtree.checks import check_choice, check_integer, check_rate
 from beamtree.encoders.base import Cost, Encoder, in_full
 from beamtree.encoders.boundaries import close, one_beam
-from beamtree.engine.chain import why_not_captured
+from beamtree.engine.chain import is_captured
 from beamtree.engine.fold import Fold, at, times
 
 # A slot with less than this of the last step's distribution below it is closed, as in the published code.
@@ -115,7 +115,7 @@ class OrderedMemory(Encoder):
         queries = in_full(self.query(self._drop(leaves, generator)))  # (N, B, D)
         first = leaves[:1].expand(self.slots, -1, -1)  # (slots, B, D)
         memory = Memory(torch.zeros_like(first), first, torch.zeros_like(first[..., 0]))
-        if self._is_captured(leaves) and len(leaves) > 1:
+        if is_captured(self.engine, leaves) and len(leaves) > 1:
             from beamtree.engine.fused import stretches  # needs triton, which comes with PyTorch's CUDA builds alone
 
             inputs = leaves[1:], queries[1:]
@@ -134,15 +134,6 @@ class OrderedMemory(Encoder):
             heights = torch.stack(choices) if choices else lengths.new_zeros(0, len(x))  # (M, B)
         state = history[lengths - 1, -1, torch.arange(len(x), device=x.device)]  # (B, D)
         return Encoding(state, self._beam(leaves.transpose(0, 1), heights.mT, history, lengths))
-
-    def _is_captured(self, leaves: Float[Tensor, "N B D"]) -> bool:
-        if self.engine == "auto":
-            return leaves.is_cuda and why_not_captured(leaves) is None
-        if self.engine == "torch":
-            return False
-        if reason := why_not_captured(leaves):
-            raise ValueError(f"engine 'triton' cannot do this: {reason}; engine 'torch' can")
-        return True
 
     def _closed(self, step: int) -> int:
         """Slots that cannot be open yet: at first all but the top one; at each step one more opens at most."""

@@ -20,7 +20,7 @@ from beamtree.beams import Encoding
 from beamtree.cells import GRC
 from beamtree.checks import check_choice, check_flag, check_rate
 from beamtree.encoders.base import Cost, Encoder, in_full, node_dropout
-from beamtree.engine.chain import chain, why_not_captured
+from beamtree.engine.chain import chain, is_captured
 
 
 class Recurrent(Encoder):
@@ -98,13 +98,8 @@ class Recurrent(Encoder):
         dropout = node_dropout(cell, leaves, generator)
         B = len(leaves)
         sequence, start = leaves.transpose(0, 1).contiguous(), start.expand(B, -1).to(leaves.dtype)
-        states = chain(sequence, start, cell, dropout, captured=self._is_captured(sequence))  # (N, B, D)
+        states = chain(sequence, start, cell, dropout, captured=is_captured(self.engine, sequence))  # (N, B, D)
         return states[lengths - 1, torch.arange(B, device=lengths.device)]
-
-    def _is_captured(self, leaves: Float[Tensor, "N B D"]) -> bool:
-        if self.engine != "auto":
-            return self.engine == "triton"
-        return leaves.is_cuda and why_not_captured(leaves) is None
 
     def extra_repr(self) -> str:
         return f"bidirectional={self.bidirectional}, engine={self.engine!r}"

@@ -33,14 +33,21 @@ def chain(
     captured: bool = False,
 ) -> Float[Tensor, "N B D"]:
     """The states h_1 to h_N, with h_0 = `start`; `captured`, in CUDA graphs."""
-    if captured and (reason := why_not_captured(leaves)):
-        raise ValueError(f"engine 'triton' cannot do this: {reason}; engine 'torch' can")
     states: Tensor = Chain.apply(cell, dropout, captured, leaves, start, *cell.parameters())
     return states
 
 
-def why_not_captured(leaves: Float[Tensor, "N B D"]) -> str | None:
-    """Why a chain cannot be captured; None if it can."""
+def is_captured(engine: str, leaves: Float[Tensor, "*shape D"]) -> bool:
+    """Whether a loop over leaves runs in CUDA graphs: with "triton"; with "auto" on a CUDA device, where it can."""
+    if engine == "auto":
+        return leaves.is_cuda and why_not_captured(leaves) is None
+    if engine == "triton" and (reason := why_not_captured(leaves)):
+        raise ValueError(f"engine 'triton' cannot do this: {reason}; engine 'torch' can")
+    return engine == "triton"
+
+
+def why_not_captured(leaves: Float[Tensor, "*shape D"]) -> str | None:
+    """Why a loop cannot be captured; None if it can."""
     if importlib.util.find_spec("triton") is None:
         return "the package triton is not installed"
     import triton

@@ -26,7 +26,7 @@ from beamtree.engine.fused.compose import precision
 from beamtree.engine.fused.leases import too_many
 
 LONGEST = 16  # steps of a stretch at most: with more, more are run for nothing in the last one
-HELD = 2**28  # bytes of activations that backward holds of a stretch, about
+HELD = 2**29  # bytes of activations that backward holds of a stretch, about
 KEPT = 16  # sizes at most, those used last: batches have few
 
 Carry = tuple[Tensor, ...]
