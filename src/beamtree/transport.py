@@ -16,6 +16,7 @@ gradient from the linear system that keeps the sums of rows and columns, not by 
 As in `beamtree.topk`, a score of −inf marks an entry that is not there. Nothing here knows of trees or beams.
 """
 
+import importlib.util
 import math
 from typing import Any, Literal, NamedTuple
 
@@ -128,12 +129,7 @@ class Transport(torch.autograd.Function):
         # on. So there is no need of logarithms, which take many times as long.
         m, n = cost.shape[-2:]
         G = (-cost.double() / epsilon).exp().view(-1, m, n)  # (b, m, n)
-        transposed = G.mT.contiguous()
-        rows, columns = present.double().view(-1, m, 1), columns.double().view(-1, n, 1)
-        u, v = torch.zeros_like(rows), torch.ones_like(columns)
-        for _ in range(iterations):
-            u = rows / torch.bmm(G, v)
-            v = columns / torch.bmm(transposed, u)
+        u, v = scalings(G, present.double().view(-1, m, 1), columns.double().view(-1, n, 1), iterations)
         plan = (u * G * v.mT).view_as(cost).to(cost.dtype)
         ctx.save_for_backward(plan)
         ctx.epsilon = epsilon
@@ -163,6 +159,23 @@ class Transport(torch.autograd.Function):
         f = rows - inner @ g  # (…, m, 1)
         moved = plan * (f + F.pad(g, (0, 0, 0, 1)).mT) - gradient
         return moved / ctx.epsilon, None, None, None, None
+
+
+def scalings(
+    G: Float[Tensor, "b m n"], rows: Float[Tensor, "b m 1"], columns: Float[Tensor, "b n 1"], iterations: int
+) -> tuple[Float[Tensor, "b m 1"], Float[Tensor, "b n 1"]]:
+    """Sinkhorn's u and v, with which diag(u) G diag(v) has the sums `rows` and `columns`."""
+    if G.is_cuda and importlib.util.find_spec("triton"):
+        from beamtree.engine.fused import sinkhorn
+
+        if sinkhorn.fits(*G.shape[1:]):
+            return sinkhorn.scalings(G, rows, columns, iterations)
+    transposed = G.mT.contiguous()
+    u, v = torch.zeros_like(rows), torch.ones_like(columns)
+    for _ in range(iterations):
+        u = rows / torch.bmm(G, v)
+        v = columns / torch.bmm(transposed, u)
+    return u, v
 
 
 def _by_row(values: Float[Tensor, "*batch m"], present: Bool[Tensor, "*batch m"], k: int) -> Tensor:
