@@ -14,7 +14,7 @@ from support import assert_same, everything, inputs, make
 pytest.importorskip("triton")
 
 from beamtree.engine import fused
-from beamtree.engine.fused import chunks, leases, plain, plain_gradient, workspaces
+from beamtree.engine.fused import chunks, leases, plain, plain_gradient, products, workspaces
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -65,6 +65,15 @@ def test_engines_agree(lengths, options):
 @pytest.mark.parametrize("dim", [5, 17])
 def test_any_width_will_do(name, dim):
     compare([5, 4], name, dim=dim, beam_size=2, dropout=0.2)
+
+
+@pytest.mark.parametrize("name", ["bt-grc", "bt-lstm", "bt-grc-onesoft"])
+def test_products_of_many_rows_are_made_of_three(name, monkeypatch):
+    monkeypatch.setattr(products, "FEW", 0)
+    for some in (0, 256):  # in large tiles and in small ones
+        monkeypatch.setattr(products, "SOME", some)
+        compare([6, 4], name, beam_size=2, dropout=0.2)
+        fused.release()
 
 
 @pytest.mark.parametrize("name", ["bt-grc", "bt-lstm", "bt-grc-onesoft"])

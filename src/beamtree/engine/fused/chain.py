@@ -17,9 +17,9 @@ from torch.nn.functional import pad
 from beamtree.cells import GRC
 from beamtree.engine.chain import STRETCH, Down, come_back, go
 from beamtree.engine.fused.capture import Captured, stream_of
-from beamtree.engine.fused.compose import precision
 from beamtree.engine.fused.gradient import FusedGRCAdjoint
 from beamtree.engine.fused.leases import too_many
+from beamtree.engine.fused.products import precision
 
 KEPT = 16  # graphs at most, those used last: batches have few sizes
 

@@ -18,7 +18,8 @@ from torch import Tensor
 from beamtree.cells import GRC, Cell, TreeLSTM
 from beamtree.dropout import NodeDropout
 from beamtree.engine.fused import replay_kernels as kernels
-from beamtree.engine.fused.compose import masks, tile
+from beamtree.engine.fused.compose import masks
+from beamtree.engine.fused.products import tile
 from beamtree.engine.pool import Tables
 
 PROGRAMS = 264  # that share the rows of a level: two for each processor of an H200
@@ -28,6 +29,8 @@ class Nodes(NamedTuple):
     """All nodes of a search, and how they were composed."""
 
     cell: Any  # of the kind that the chunk is for
+    matrices: Sequence[Tensor]  # of the cell, as the kernels read them for products of this method
+    method: str
     dropout: NodeDropout | None
     seed: Tensor
     tables: Tables
@@ -92,9 +95,9 @@ class Chunk(ABC):
     def add_weights(self, totals: Sequence[Tensor]) -> None:
         """To the gradients of the cell's parameters, once all levels have come by."""
 
-    def _tiles(self, columns: int, expected: int) -> tuple[tuple[int], dict[str, Any]]:
+    def _tiles(self, columns: int, expected: int, method: str) -> tuple[tuple[int], dict[str, Any]]:
         """Grid and tiles for a product of about so many rows."""
-        sizes = tile(expected, self.precision)
+        sizes = tile(expected, method)
         return (min(PROGRAMS, triton.cdiv(self.rows, sizes["BM"]) * triton.cdiv(columns, sizes["BN"])),), sizes
 
     def _product(self, out: Tensor, bias: Tensor, x: Tensor, weight: Tensor) -> None:
@@ -128,19 +131,20 @@ class GRCChunk(Chunk):
     def pull_back(self, nodes: Nodes, slot: int, expected: int) -> None:
         D, E = self.D, 4 * self.D
         cell: GRC = nodes.cell
+        expand, gates = nodes.matrices
         kernels.into_gates[(min(PROGRAMS * 4, self.rows),)](
             nodes.gradient, self.numbers, self.pairs, self.children, self.gates, cell.norm.weight, self.hats,
             self.reached, self.now, nodes.ends, slot, D, D, cell.norm.eps,
             **_wide(D),
         )  # fmt: skip
-        grid, sizes = self._tiles(E, expected)
+        grid, sizes = self._tiles(E, expected, nodes.method)
         kernels.into_inner[grid](
-            self.gates, cell.gates.weight, self.a, self.keys, nodes.seed, self.now, nodes.ends, slot, E,
+            self.gates, gates, self.a, self.keys, nodes.seed, self.now, nodes.ends, slot, E,
             *masks(nodes.dropout), DROPOUT=nodes.dropout is not None, **sizes,
         )  # fmt: skip
-        grid, sizes = self._tiles(2 * D, expected)
+        grid, sizes = self._tiles(2 * D, expected, nodes.method)
         kernels.into_children[grid](
-            self.a, cell.expand.weight, nodes.gradient, self.pairs, self.now, nodes.ends, slot, D, D, E, **sizes
+            self.a, expand, nodes.gradient, self.pairs, self.now, nodes.ends, slot, D, D, E, **sizes
         )
 
     def add_weights(self, totals: Sequence[Tensor]) -> None:
@@ -170,8 +174,8 @@ class TreeLSTMChunk(Chunk):
             nodes.ends, slot, D, 2 * D,
             *masks(nodes.dropout), DROPOUT=nodes.dropout is not None, **_wide(D),
         )  # fmt: skip
-        grid, sizes = self._tiles(2 * D, expected)
-        weight = nodes.cell.gates.weight
+        grid, sizes = self._tiles(2 * D, expected, nodes.method)
+        (weight,) = nodes.matrices
         kernels.into_children[grid](
             self.gates, weight, nodes.gradient, self.pairs, self.now, nodes.ends, slot, D, 2 * D, E, **sizes
         )

@@ -1,34 +1,17 @@
 """Composing the new nodes of a step, for each cell that the fused engine knows."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import torch
 import triton
 
 from beamtree.cells import GRC, Cell, TreeLSTM
 from beamtree.dropout import NodeDropout
 from beamtree.engine.fused import kernels
+from beamtree.engine.fused.products import tile
 
 if TYPE_CHECKING:
     from beamtree.engine.fused.workspaces import Workspace
-
-# Rows up to which tiles are small, so that many processors share the work; tried out on an H200.
-FEW, MANY = 64, 1024
-
-
-def precision(device: torch.device) -> str:
-    """Of products, as PyTorch would have it: bfloat16 under autocast, else float32 in full or as TF32."""
-    if torch.is_autocast_enabled(device.type):
-        return "bf16"
-    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
-
-
-def tile(rows: int, precision: str) -> dict[str, Any]:
-    """How a product of so many rows is made: the sizes of its tiles, and its precision."""
-    if rows <= FEW:
-        return {"BM": 16, "BN": 16, "BK": 64, "num_stages": 4, "PRECISION": precision}
-    return {"BM": 32, "BN": 32 if rows <= MANY else 64, "BK": 32, "num_stages": 3, "PRECISION": precision}
 
 
 def masks(dropout: NodeDropout | None) -> tuple[int, float]:
@@ -39,7 +22,7 @@ def masks(dropout: NodeDropout | None) -> tuple[int, float]:
 def compose_grc(memory: "Workspace", slot: int) -> None:
     size, tables, request = memory.size, memory.tables, memory.request
     D, E, n = size.D, 4 * size.D, 2 * size.beams
-    first, sizes = size.composed, tile(n, size.precision)
+    first, sizes = size.composed, tile(n, memory.method)
     w1, b1, w2, b2, norm_weight, norm_bias, score_weight, score_bias = memory.weights
     grid = (triton.cdiv(n, sizes["BM"]), triton.cdiv(E, sizes["BN"]))
     assert isinstance(request.cell, GRC)
@@ -59,7 +42,7 @@ def compose_grc(memory: "Workspace", slot: int) -> None:
 def compose_lstm(memory: "Workspace", slot: int) -> None:
     size, tables, request = memory.size, memory.tables, memory.request
     D, E, n = size.D, 5 * size.D, 2 * size.beams
-    first, sizes = size.composed, tile(n, size.precision)
+    first, sizes = size.composed, tile(n, memory.method)
     weight, bias, score_weight, score_bias = memory.weights
     kernels.expand[(triton.cdiv(n, sizes["BM"]), triton.cdiv(E, sizes["BN"]))](
         tables.states, tables.children, weight, bias, memory.gates, memory.keys, memory.seed, memory.base,

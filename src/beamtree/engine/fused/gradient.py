@@ -15,7 +15,7 @@ from torch import Tensor
 from beamtree.cells import GRC
 from beamtree.engine.adjoint import Gradients, GRCAdjoint
 from beamtree.engine.fused import kernels
-from beamtree.engine.fused.compose import MANY, precision, tile
+from beamtree.engine.fused.products import MANY, precision, tile
 
 
 class FusedGRCAdjoint(GRCAdjoint):

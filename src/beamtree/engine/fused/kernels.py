@@ -175,20 +175,27 @@ def _kept(key, seed, column, threshold):
 
 @triton.jit
 def _product(
-    states, number, weight, column, column_inside, acc, D, S, E, BK: tl.constexpr, PRECISION: tl.constexpr, row_inside
+    states, number, weight, column, column_inside, acc, D, S, E, BK: tl.constexpr, METHOD: tl.constexpr, row_inside
 ):
-    """acc + states[number] @ weight: rows of D numbers, S apart, and a weight of E columns."""
+    """acc + states[number] @ weight: rows of D numbers, S apart, and a weight of E columns; see `products`."""
     for k0 in range(0, D, BK):
         k = k0 + tl.arange(0, BK)
         x = tl.load(states + number[:, None] * S + k[None, :], mask=row_inside[:, None] & (k < D)[None, :], other=0.0)
-        w = tl.load(
-            weight + k[:, None] * E + column[None, :], mask=(k < D)[:, None] & column_inside[None, :], other=0.0
-        )
-        if PRECISION == "bf16":  # what was rounded to it is exact in TF32, and the interpreter knows no other products
-            x, w = x.to(tl.bfloat16).to(tl.float32), w.to(tl.bfloat16).to(tl.float32)
-            acc = tl.dot(x, w, acc, input_precision="tf32")
+        inside = (k < D)[:, None] & column_inside[None, :]
+        if METHOD == "split":
+            place = weight + k[:, None] * (2 * E) + column[None, :]
+            w1, w2 = tl.load(place, mask=inside, other=0.0), tl.load(place + E, mask=inside, other=0.0)
+            x1 = ((x.to(tl.int32, bitcast=True) + 4096) & -8192).to(tl.float32, bitcast=True)  # as `products.to_tf32`
+            part = tl.dot(x - x1, w1, input_precision="tf32")
+            part = tl.dot(x1, w2, part, input_precision="tf32")
+            acc += tl.dot(x1, w1, part, input_precision="tf32")  # tensor cores would add with fewer digits
         else:
-            acc = tl.dot(x, w, acc, input_precision=PRECISION)
+            w = tl.load(weight + k[:, None] * E + column[None, :], mask=inside, other=0.0)
+            if METHOD == "bf16":  # what was rounded to it is exact in TF32, and the interpreter knows no other products
+                x, w = x.to(tl.bfloat16).to(tl.float32), w.to(tl.bfloat16).to(tl.float32)
+                acc = tl.dot(x, w, acc, input_precision="tf32")
+            else:
+                acc = tl.dot(x, w, acc, input_precision=METHOD)
     return acc
 
 
@@ -202,7 +209,7 @@ def expand(
     states, children, weight, bias, inner, keys, seed, base,
     slot, first, n, D, S, E, threshold, scale,
     GELU: tl.constexpr, DROPOUT: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, METHOD: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * BM + tl.arange(0, BM)  # a pair
     column = tl.program_id(1) * BN + tl.arange(0, BN)
@@ -211,8 +218,9 @@ def expand(
     left = tl.load(children + new * 2, mask=row_inside, other=0)
     right = tl.load(children + new * 2 + 1, mask=row_inside, other=0)
     acc = tl.zeros((BM, BN), dtype=tl.float32)
-    acc = _product(states, left, weight, column, column_inside, acc, D, S, E, BK, PRECISION, row_inside)
-    acc = _product(states, right, weight + D * E, column, column_inside, acc, D, S, E, BK, PRECISION, row_inside)
+    acc = _product(states, left, weight, column, column_inside, acc, D, S, E, BK, METHOD, row_inside)
+    second = weight + D * E * (2 if METHOD == "split" else 1)
+    acc = _product(states, right, second, column, column_inside, acc, D, S, E, BK, METHOD, row_inside)
     out = acc + tl.load(bias + column, mask=column_inside, other=0.0)[None, :]
     if GELU:
         out = _gelu(out)
@@ -237,13 +245,13 @@ def activate(inner, keys, seed, E, threshold, scale, DROPOUT: tl.constexpr, BLOC
 @triton.jit(do_not_specialize=["n"])
 def gates(
     inner, weight, bias, out, n, E,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, METHOD: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * BM + tl.arange(0, BM)
     column = tl.program_id(1) * BN + tl.arange(0, BN)
     row_inside, column_inside = row < n, column < E
     acc = tl.zeros((BM, BN), dtype=tl.float32)
-    acc = _product(inner, row, weight, column, column_inside, acc, E, E, E, BK, PRECISION, row_inside)
+    acc = _product(inner, row, weight, column, column_inside, acc, E, E, E, BK, METHOD, row_inside)
     acc += tl.load(bias + column, mask=column_inside, other=0.0)[None, :]
     tl.store(out + row[:, None] * E + column[None, :], acc, mask=row_inside[:, None] & column_inside[None, :])
 
@@ -344,14 +352,14 @@ def gate_gradient(
 def inner_gradient(
     d_gates, weight, a, mask, d_inner,
     first, count, E,
-    MASKED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+    MASKED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, METHOD: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * BM + tl.arange(0, BM)
     column = tl.program_id(1) * BN + tl.arange(0, BN)
     row_inside, column_inside = row < count, column < E
     row = (first + row).to(tl.int64)
     acc = tl.zeros((BM, BN), dtype=tl.float32)
-    acc = _product(d_gates, row, weight, column, column_inside, acc, E, E, E, BK, PRECISION, row_inside)
+    acc = _product(d_gates, row, weight, column, column_inside, acc, E, E, E, BK, METHOD, row_inside)
     place, both = row[:, None] * E + column[None, :], row_inside[:, None] & column_inside[None, :]
     x = tl.load(a + place, mask=both, other=0.0)
     slope = 0.5 * (1.0 + tl.erf(x * ROOT_HALF)) + x * tl.exp(-0.5 * x * x) * DENSITY
@@ -364,14 +372,14 @@ def inner_gradient(
 def child_gradient(
     d_inner, weight, d_total, opened, out,
     first, count, D, E,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, METHOD: tl.constexpr,
 ):  # fmt: skip
     here = tl.program_id(0) * BM + tl.arange(0, BM)
     column = tl.program_id(1) * BN + tl.arange(0, BN)  # of [l; r]
     row_inside, column_inside = here < count, column < 2 * D
     row = (first + here).to(tl.int64)
     acc = tl.zeros((BM, BN), dtype=tl.float32)
-    acc = _product(d_inner, row, weight, column, column_inside, acc, E, E, 2 * D, BK, PRECISION, row_inside)
+    acc = _product(d_inner, row, weight, column, column_inside, acc, E, E, 2 * D, BK, METHOD, row_inside)
     both = row_inside[:, None] & column_inside[None, :]
     # σ(z) and σ(h) lie side by side, as l and r do.
     gate = tl.load(opened + row[:, None] * 3 * D + column[None, :], mask=both, other=0.0)

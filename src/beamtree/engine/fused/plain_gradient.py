@@ -23,6 +23,7 @@ from torch import Tensor
 
 from beamtree.engine.fused.capture import Captured
 from beamtree.engine.fused.chunks import Nodes, chunk
+from beamtree.engine.fused.products import lay_out, method, room_for
 from beamtree.engine.fused.workspaces import Workspace
 from beamtree.engine.score_gradient import from_parents, linear
 
@@ -48,6 +49,9 @@ class PlainGradient:
         self.rows = min(max(size.nodes // 8, FEWEST), MOST)
         self.rows = 1 << (self.rows - 1).bit_length()
         self.chunk = chunk(self.rows, size.cell, size.D, size.device, size.stream, size.precision)
+        self.method = method(self.rows // EXPECTED, size.precision)
+        self.given = [weight for weight in memory.request.cell.parameters() if weight.dim() == 2]
+        self.matrices = [room_for(own, self.method) if self.method == "split" else own for own in self.given]
         self.gradient = torch.zeros_like(memory.tables.states)  # of every state, complete once its parents came by
         self.score_gradient = torch.zeros_like(memory.scores[0])
         self.totals = torch.zeros(sum(weight.numel() for weight in memory.request.weights), device=size.device)
@@ -93,6 +97,8 @@ class PlainGradient:
 
     def _through_scores(self) -> None:
         """To the logits of all candidates, to their states, and to the scorer's weights."""
+        for room, matrix in zip(self.matrices, self.given, strict=True):
+            lay_out(room, matrix)
         memory, (states, logits, *_) = self.memory, self.memory.tables
         found = linear(self.score_gradient, len(logits), memory.survivors.candidates, memory.survivors.coefficients)
         scorer = from_parents(memory.request.scorer, memory.size.D, found, states, self.gradient)
@@ -103,8 +109,10 @@ class PlainGradient:
     @property
     def nodes(self) -> Nodes:
         memory, request, survivors = self.memory, self.memory.request, self.memory.survivors
-        dropout, seed = request.dropout, memory.seed
-        return Nodes(request.cell, dropout, seed, memory.tables, self.gradient, survivors.order, survivors.ends)
+        return Nodes(
+            request.cell, self.matrices, self.method, request.dropout, memory.seed, memory.tables, self.gradient,
+            survivors.order, survivors.ends,
+        )  # fmt: skip
 
     def _compose(self) -> None:
         self.chunk.compose(self.nodes)

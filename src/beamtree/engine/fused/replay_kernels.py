@@ -158,7 +158,7 @@ def into_memory(
 def into_inner(
     gates, weight, a, keys, seed, now, ends,
     slot, E, threshold, scale,
-    DROPOUT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+    DROPOUT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, METHOD: tl.constexpr,
 ):  # fmt: skip
     """In place of a."""
     low, high = _level(now, ends, slot)
@@ -168,7 +168,7 @@ def into_inner(
         column = tile % across * BN + tl.arange(0, BN)
         row_inside, column_inside = row < high, column < E
         acc = tl.zeros((BM, BN), dtype=tl.float32)
-        acc = _product(gates, row, weight, column, column_inside, acc, E, E, E, BK, PRECISION, row_inside)
+        acc = _product(gates, row, weight, column, column_inside, acc, E, E, E, BK, METHOD, row_inside)
         place, both = a + row[:, None] * E + column[None, :], row_inside[:, None] & column_inside[None, :]
         x = tl.load(place, mask=both, other=0.0)
         out = acc * (0.5 * (1.0 + tl.erf(x * ROOT_HALF)) + x * tl.exp(-0.5 * x * x) * DENSITY)
@@ -182,7 +182,7 @@ def into_inner(
 def into_children(
     found, weight, gradient, pairs, now, ends,
     slot, D, S, E,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, METHOD: tl.constexpr,
 ):  # fmt: skip
     low, high = _level(now, ends, slot)
     across = tl.cdiv(2 * D, BN)
@@ -191,7 +191,7 @@ def into_children(
         column = tile % across * BN + tl.arange(0, BN)  # of [l; r]
         row_inside, column_inside = row < high, column < 2 * D
         acc = tl.zeros((BM, BN), dtype=tl.float32)
-        acc = _product(found, row, weight, column, column_inside, acc, E, E, 2 * D, BK, PRECISION, row_inside)
+        acc = _product(found, row, weight, column, column_inside, acc, E, E, 2 * D, BK, METHOD, row_inside)
         both = row_inside[:, None] & column_inside[None, :]
         child = tl.load(pairs + row[:, None] * 2 + (column // D)[None, :], mask=both, other=0)
         tl.atomic_add(gradient + child * S + (column % D)[None, :], acc, mask=both)

@@ -7,8 +7,8 @@ from torch.nn.functional import pad
 
 from beamtree.engine.base import Chart, Noise, Request
 from beamtree.engine.fused.capture import stream_of
-from beamtree.engine.fused.compose import precision
 from beamtree.engine.fused.leases import Room, Rooms, replay
+from beamtree.engine.fused.products import precision
 from beamtree.engine.fused.soft_gradient import SoftGradient
 from beamtree.engine.fused.soft_workspaces import SoftSize, SoftWorkspace
 from beamtree.engine.fused.workspaces import rounded

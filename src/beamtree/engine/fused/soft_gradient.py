@@ -17,6 +17,7 @@ from beamtree.cells import GRC
 from beamtree.engine.fused import soft_kernels
 from beamtree.engine.fused.capture import Captured
 from beamtree.engine.fused.chunks import Nodes, chunk
+from beamtree.engine.fused.products import lay_out, room_for
 from beamtree.engine.fused.soft_workspaces import Block, SoftSize, SoftWorkspace
 
 AT_ONCE = 8192  # nodes of a chunk at most, unless a step has more: 8 KiB each at a width of 128
@@ -56,6 +57,8 @@ class SoftGradient:
         begin = size.B * size.N
         self.ends = torch.tensor([begin, *(block.composed for block in size.blocks), size.blocks[0].elements], **device)
         rows = 1 << (max(part.high - part.low for part in self.parts) - 1).bit_length()
+        self.method = memory.method
+        self.matrices = [room_for(own, self.method) if self.method == "split" else own for own in memory.matrices]
         self.chunk = chunk(rows, GRC, size.D, size.device, size.stream, size.precision)
         self.captured: Captured[None] = Captured(size.device)
 
@@ -91,8 +94,11 @@ class SoftGradient:
     def _launch(self) -> None:
         memory, tables = self.memory, self.memory.tables
         nodes = Nodes(
-            memory.cell, memory.dropout, memory.seed, tables, self.gradient, order=tables.numbers, ends=self.ends
-        )
+            memory.cell, self.matrices, self.method, memory.dropout, memory.seed, tables, self.gradient,
+            order=tables.numbers, ends=self.ends,
+        )  # fmt: skip
+        for room, matrix in zip(self.matrices, memory.matrices, strict=True):
+            lay_out(room, matrix)
         torch._foreach_zero_(self.totals)
         for part, now in zip(self.parts, self.schedule, strict=True):
             here = self.chunk.first(part.high - part.low)

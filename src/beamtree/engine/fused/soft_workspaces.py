@@ -21,7 +21,8 @@ from beamtree.cells import GRC
 from beamtree.engine.base import Mix, Noise, Request
 from beamtree.engine.fused import kernels, soft_kernels
 from beamtree.engine.fused.capture import Captured
-from beamtree.engine.fused.compose import MANY, masks, tile
+from beamtree.engine.fused.compose import masks
+from beamtree.engine.fused.products import MANY, lay_out, method, room_for, tile
 from beamtree.engine.pool import Pool, new_tables, take
 from beamtree.engine.search import first_rows, roots
 
@@ -116,10 +117,12 @@ class SoftWorkspace:
         if self.dropout:
             self.dropout.offsets = self.dropout.offsets.clone()
             self.seed = self.dropout.offsets[:1]
-        self.laid_out = [torch.empty_like(w.mT, memory_format=torch.contiguous_format) for w in self._matrices()]
+        self.method = method(widest, size.precision)
+        self.laid_out = [room_for(matrix.mT, self.method) for matrix in self.matrices]
         self.captured: Captured[None] = Captured(size.device)
 
-    def _matrices(self) -> tuple[Tensor, Tensor]:
+    @property
+    def matrices(self) -> tuple[Tensor, Tensor]:
         return self.cell.expand.weight, self.cell.gates.weight
 
     @property
@@ -135,8 +138,8 @@ class SoftWorkspace:
         for own, given in zip((*self.cell.parameters(), *self.scorer.parameters()), request.weights, strict=True):
             own.copy_(given)
         self.cell.norm.eps = request.cell.norm.eps
-        for laid_out, matrix in zip(self.laid_out, self._matrices(), strict=True):
-            laid_out.copy_(matrix.mT)
+        for room, matrix in zip(self.laid_out, self.matrices, strict=True):
+            lay_out(room, matrix.mT)
         if self.dropout and request.dropout:
             self.dropout.offsets.copy_(request.dropout.offsets)
         self.lengths.copy_(request.lengths)
@@ -179,12 +182,12 @@ class SoftWorkspace:
             self._compose(composed, made)
 
     def _compose(self, first: int, n: int) -> None:
-        """Many new nodes are composed with PyTorch's products, which are faster then."""
+        """Many new nodes are composed with PyTorch's products, where these are faster then."""
         size, tables, cell = self.size, self.tables, self.cell
-        D, E, sizes = size.D, 4 * size.D, tile(n, size.precision)
+        D, E, sizes = size.D, 4 * size.D, tile(n, self.method)
         w1, w2 = self.laid_out
         dropout = {"DROPOUT": self.dropout is not None}
-        if n > MANY:
+        if n > MANY and self.method != "split":
             inner, gates = self.inner[:n], self.gates[:n]
             pairs = take(tables.states, tables.children[first : first + n]).flatten(1)  # (n, 2D)
             torch.addmm(cell.expand.bias, pairs, w1, out=inner)

@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from beamtree.engine.fused.capture import Captured, stream_of
-from beamtree.engine.fused.compose import precision
 from beamtree.engine.fused.leases import too_many
+from beamtree.engine.fused.products import precision
 
 LONGEST = 16  # steps of a stretch at most: with more, more are run for nothing in the last one
 HELD = 2**29  # bytes of activations that backward holds of a stretch, about

@@ -19,7 +19,8 @@ from beamtree.cells import Cell
 from beamtree.engine.base import Chart, Noise, Request
 from beamtree.engine.fused import kernels
 from beamtree.engine.fused.capture import Captured, stream_of
-from beamtree.engine.fused.compose import COMPOSE, precision
+from beamtree.engine.fused.compose import COMPOSE
+from beamtree.engine.fused.products import lay_out, method, precision, room_for
 from beamtree.engine.lineage import make_chart
 from beamtree.engine.pool import Pool, new_tables
 from beamtree.engine.replay import History, look_back, mark
@@ -126,10 +127,9 @@ class Workspace:
             torch.zeros(T, B, K, **device),
         )
         # As the kernels read them: a matrix by its inputs, each a row of outputs.
-        self.weights = [
-            torch.empty_like(weight.mT, memory_format=torch.contiguous_format) if weight.dim() == 2 else weight
-            for weight in self.request.weights
-        ]
+        self.method = method(n, size.precision)
+        cell = [w if w.dim() == 1 else room_for(w.mT, self.method) for w in self.request.cell.parameters()]
+        self.weights = [*cell, *self.request.scorer.parameters()]
         self.beginning: Captured[None] = Captured(size.device)
         self.stretches = {steps: Captured[None](size.device) for steps in (STRETCH, SHORT)}
         self.ending: dict[bool, Captured[Chart]] = {gradient: Captured(size.device) for gradient in (False, True)}
@@ -184,9 +184,9 @@ class Workspace:
 
     def _begin(self) -> None:
         """The leaves, and their candidates."""
-        for laid_out, weight in zip(self.weights, self.request.weights, strict=True):
-            if weight.dim() == 2:
-                laid_out.copy_(weight.mT)
+        for room, weight in zip(self.weights, self.request.weights, strict=True):
+            if room is not weight:
+                lay_out(room, weight.mT)
         self.pool = Pool(self.request, self.size.nodes, self.tables)
         self.base.zero_()
         self.rows[0].copy_(first_rows(self.pool))
