@@ -1,7 +1,6 @@
 """CRvNN: its equations, its tree, and what holds for every input."""
 
 import itertools
-from functools import partial
 
 import pytest
 import torch
@@ -11,8 +10,7 @@ from hypothesis import strategies as st
 import support
 from beamtree import Tree
 from beamtree.bench_memory import watch_saved
-from beamtree.encoders import crvnn
-from beamtree.encoders.crvnn import CRvNN, by_matrices, neighbours
+from beamtree.encoders.crvnn import CRvNN, neighbours
 from beamtree.engine import chain
 from beamtree.interop import load_official, official_names
 from golden_cases import FILES, Golden
@@ -237,18 +235,13 @@ def stretches():
     stretches.release()
 
 
-def both_engines(lengths, seed=0, kernels=False, **options):
-    """What engine "torch" gives, and what "triton" does, which launches its graphs here as it would on a GPU.
-
-    kernels: with its kernels too, which take long here.
-    """
+def both_engines(lengths, seed=0, **options):
+    """What engine "torch" gives, and what "triton" does, which launches its graphs here as it would on a GPU."""
     x, lengths = inputs(lengths, seed=seed)
     encoder = make(seed, **options).train()
     found = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chain, "why_not_captured", lambda leaves: None)  # which wants float32
-        if not kernels:
-            patch.setattr(crvnn, "by_windows", partial(by_matrices, dtype=torch.float64))
         for encoder.engine in ("torch", "triton"):
             found.append(support.everything(encoder, x, lengths))
     return found
@@ -267,12 +260,6 @@ def test_engines_agree(options, lengths, strength, longest, seed, stretches):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stretches, "LONGEST", longest)
         support.assert_same(*both_engines(lengths, seed, strength=strength, **options), atol=1e-11)
-
-
-@pytest.mark.parametrize(("options", "strength"), [({}, 0.3), ({"dropout": 0.3}, 100.0)], ids=str)
-def test_engines_agree_with_averages_in_kernels(options, strength, stretches, monkeypatch):
-    monkeypatch.setattr(stretches, "LONGEST", 2)
-    support.assert_same(*both_engines([4, 2], kernels=True, strength=strength, **options), atol=1e-11)
 
 
 @pytest.mark.parametrize("options", [{}, {"halt": False}, {"dropout": 0.3}], ids=str)
@@ -295,7 +282,6 @@ def test_on_a_cpu_auto_is_torch(monkeypatch):
 def test_captured_iterations_end_with_a_stretch(halt, stretches, monkeypatch):
     monkeypatch.setattr(stretches, "LONGEST", 3)
     monkeypatch.setattr(chain, "why_not_captured", lambda leaves: None)
-    monkeypatch.setattr(crvnn, "by_windows", partial(by_matrices, dtype=torch.float64))
     encoder = make(strength=100.0, bias=250.0, halt=halt)
     taken = count_iterations(encoder, *inputs([12, 8]))
     drawn, draw = [], encoder._around
