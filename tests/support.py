@@ -127,3 +127,19 @@ class Replayed:
 def _tensors(result):
     for part in result:
         yield from (part,) if isinstance(part, torch.Tensor) else part
+
+
+def in_small_pieces(monkeypatch):
+    """Fused searches go four steps at a time, and their gradients over eight nodes: Triton's interpreter takes
+    milliseconds for each program."""
+    from beamtree.engine.base import Noise
+    from beamtree.engine.fused import chunks, plain_gradient, soft, workspaces
+
+    monkeypatch.setattr(Noise, "STEPS", 4)
+    monkeypatch.setattr(workspaces, "STRETCH", 4)
+    monkeypatch.setattr(workspaces, "SHORT", 2)
+    monkeypatch.setattr(plain_gradient, "FEWEST", 8)
+    monkeypatch.setattr(plain_gradient, "MOST", 8)
+    monkeypatch.setattr(plain_gradient, "LEVELS", 2)
+    monkeypatch.setattr(chunks, "PROGRAMS", 2)
+    monkeypatch.setattr(soft, "padded_length", lambda length: length + length % 2)

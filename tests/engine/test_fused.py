@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beamtree.cells import GRC
-from beamtree.engine.base import Noise, Request
-from support import assert_same, everything, inputs, make
+from beamtree.engine.base import Request
+from support import assert_same, everything, in_small_pieces, inputs, make
 
 pytest.importorskip("triton")
 
@@ -20,16 +20,9 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.fixture(autouse=True)
-def small_pieces(monkeypatch):
-    """Two steps at a time, and eight nodes: the interpreter takes milliseconds for each program."""
+def no_rooms(monkeypatch):
     if DEVICE == "cpu":
-        monkeypatch.setattr(Noise, "STEPS", 4)
-        monkeypatch.setattr(workspaces, "STRETCH", 4)
-        monkeypatch.setattr(workspaces, "SHORT", 2)
-        monkeypatch.setattr(plain_gradient, "FEWEST", 8)
-        monkeypatch.setattr(plain_gradient, "MOST", 8)
-        monkeypatch.setattr(plain_gradient, "LEVELS", 2)
-        monkeypatch.setattr(chunks, "PROGRAMS", 2)
+        in_small_pieces(monkeypatch)
     fused.release()
     yield
     fused.release()

@@ -5,30 +5,24 @@ import gc
 import pytest
 import torch
 
-from support import assert_same, everything, inputs, make
+from support import assert_same, everything, in_small_pieces, inputs, make
 
 pytest.importorskip("triton")
 
 from beamtree.engine import fused
-from beamtree.engine.fused import chunks, leases, soft, soft_gradient, soft_workspaces
+from beamtree.engine.fused import leases, soft, soft_gradient, soft_workspaces
 
 PADDED_LENGTH = soft.padded_length
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.fixture(autouse=True)
-def no_rooms():
+def no_rooms(monkeypatch):
+    if DEVICE == "cpu":
+        in_small_pieces(monkeypatch)
     fused.release()
     yield
     fused.release()
-
-
-@pytest.fixture(autouse=True)
-def little_padding(monkeypatch):
-    """The interpreter takes milliseconds for each program."""
-    if DEVICE == "cpu":
-        monkeypatch.setattr(soft, "padded_length", lambda length: length + length % 2)
-        monkeypatch.setattr(chunks, "PROGRAMS", 2)
 
 
 def pair(**options):

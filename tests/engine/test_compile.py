@@ -1,0 +1,85 @@
+"""Every kernel that a training step launches compiles for a GPU. The interpreter lets pass what Triton's compiler does
+not, such as a variable that changes its type in a loop."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import beamtree
+from support import in_small_pieces, inputs
+
+pytest.importorskip("triton")
+if torch.cuda.is_available():
+    pytest.skip("kernels are compiled whenever they run", allow_module_level=True)
+
+from triton.runtime.interpreter import InterpretedFunction
+
+from beamtree.engine import fused
+from beamtree.engine.fused import products, sinkhorn
+
+SCRIPT = Path(__file__).with_name("compile_kernels.py")
+CASES = [
+    ("bt-grc", {"beam_size": 2}),
+    ("bt-lstm", {"beam_size": 2}),
+    ("bt-grc-onesoft", {"beam_size": 2}),
+    ("bt-grc-onesoft", {"beam_size": 2, "mix": "official"}),
+    ("gumbel-tree-grc", {}),
+    ("gumbel-tree-lstm", {}),
+    ("recurrent-grc", {}),
+]
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """Filled by every launch, each kind once."""
+    found = {}
+    run = InterpretedFunction.run
+
+    def noted(self, *arguments, grid, warmup, **options):
+        kept = [one.dtype if isinstance(one, torch.Tensor) else one for one in arguments]
+        launch = (self.fn.__module__, self.fn.__name__, kept, options)
+        found[str(launch)] = launch
+        return run(self, *arguments, grid=grid, warmup=warmup, **options)
+
+    monkeypatch.setattr(InterpretedFunction, "run", noted)
+    in_small_pieces(monkeypatch)
+    fused.release()
+    yield found
+    fused.release()
+
+
+def step(name, options, bf16=False):
+    torch.manual_seed(0)
+    encoder = beamtree.encoder(name, dim=16, dropout=0.1, engine="triton", **options).train()
+    x, lengths = inputs([4], dim=16, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        state = encoder(x, lengths).state
+    state.sum().backward()
+
+
+def compile_all(launches):
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    given = pickle.dumps(list(launches.values()))
+    return subprocess.run([sys.executable, SCRIPT], input=given, env=environment, capture_output=True, check=False)
+
+
+def test_kernels_compile(launches, monkeypatch):
+    for name, options in CASES:
+        step(name, options)
+    monkeypatch.setattr(products, "FEW", 0)
+    fused.release()
+    for name in ("bt-grc", "bt-grc-onesoft"):
+        step(name, {"beam_size": 2})
+        step(name, {"beam_size": 2}, bf16=True)
+    one = torch.ones(1, 3, 2, dtype=torch.float64)
+    sinkhorn.scalings(one, one[..., :1], one[:, :2, :1], iterations=1)
+    done = compile_all(launches)
+    assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
+    launched = {name for _, name, *_ in launches.values()}
+    assert {"propose", "advance", "choose", "into_inner", "undo_merge", "gate_gradient", "iterate"} <= launched
