@@ -160,11 +160,10 @@ def mixtures(
         s = s.sum(2, keepdim=True)  # (B, k, 1, n−1)
         cum = s.cumsum(3)
         s, stay, shift = s * total, (1 - cum) * total, (cum - s) * total
+    parts = torch.cat((s, stay, shift), dim=2)  # (B, k, 3b, n−1)
+    states = torch.cat((parents, H[:, :, :-1], H[:, :, 1:]), dim=1)  # (B, 3b, n−1, S)
     with torch.autocast(H.device.type, enabled=False):  # an average must not lose digits
-        merged = torch.einsum("bpqi,bqis->bpis", s, parents)
-        left = torch.einsum("bpqi,bqis->bpis", stay, H[:, :, :-1])
-        right = torch.einsum("bpqi,bqis->bpis", shift, H[:, :, 1:])
-        return merged + left + right
+        return torch.einsum("bpqi,bqis->bpis", parts, states)
 
 
 def again(function: Callable[..., T], *arguments: Any) -> T:

@@ -70,8 +70,12 @@ class Pool:
 
     def add(self, states: Float[Tensor, "B m S"], spans: Int[Tensor, "B m 3"]) -> Int[Tensor, "B m"]:
         """Append states that are no parents."""
+        return self.put(self._next(spans.shape[0] * spans.shape[1]).start, states, spans)
+
+    def put(self, first: int, states: Float[Tensor, "B m S"], spans: Int[Tensor, "B m 3"]) -> Int[Tensor, "B m"]:
+        """The same with the numbers from `first` on."""
         B, m, _ = spans.shape
-        new = self._next(B * m)
+        new = slice(first, first + B * m)
         self.states[new], self.spans[new] = states.flatten(0, 1), spans.flatten(0, 1)
         return self.numbers[new].view(B, m)
 

@@ -68,6 +68,7 @@ def run(pool: Pool) -> Trace:
     scores, forests = request.start_scores(), None
     noise, all_active = Noise(request), request.active.unsqueeze(1).unbind(2)
     steps, choices = [], []
+    log_ps, moving = [], []  # of all steps: what the normalisers are computed from, all at once
     for number, active in enumerate(all_active):  # (B, 1)
         candidate_noise, beam_noise = noise.at(number)
         proposal = propose(pool, rows, scores, forests, candidate_noise)
@@ -75,21 +76,22 @@ def run(pool: Pool) -> Trace:
         if request.duplicates == "merge":
             choices.append(Choice(rows, proposal.columns, proposal.forests, order))
         shift = shift_rows(pool, rows, proposal, order, active)
-        chosen = shift.dead.select(2, 1)
-        pool.settle(chosen)
+        pool.settle(shift.dead.select(2, 1))
         born = pool.compose(shift.pairs, shift.present)  # (B, K, 2)
         rows = shift.rows.scatter_(2, shift.columns, born)
-        log_p = proposal.log_p.flatten(1).gather(1, order)
-        normaliser = (pool.logits.take(chosen) - log_p).where(shift.moving, torch.inf)
-        steps.append(Step(shift.source, shift.action, shift.dead, born, normaliser))
-        scores = proposal.scores.gather(1, order).where(active, scores)
+        steps.append((shift.source, shift.action, shift.dead, born))
+        log_ps.append(proposal.log_p.flatten(1).gather(1, order))
+        moving.append(shift.moving)
+        scores = shift.scores.where(active, scores)
         forests = proposal.keep_forests(order, active, forests)
     pool.settle(rows[..., 1])  # all that is left
     last = roots(pool, rows)
     triple = last.unsqueeze(2).expand(-1, -1, 3)
-    shapes = (last, last, triple, triple[..., :2], scores)
-    records = Step(*(stack([step[field] for step in steps], like) for field, like in enumerate(shapes)))
-    return Trace(pool, records, choices, scores, last)
+    shapes = (last, last, triple, triple[..., :2])
+    source, action, dead, born = (stack([step[field] for step in steps], like) for field, like in enumerate(shapes))
+    normaliser = pool.logits.take(dead[..., 1]) - stack(log_ps, scores)  # (T, B, K)
+    normaliser = normaliser.where(stack(moving, scores.isfinite()), torch.inf)
+    return Trace(pool, Step(source, action, dead, born, normaliser), choices, scores, last)
 
 
 def stack(values: list[Tensor], like: Shaped[Tensor, "B *rest"]) -> Shaped[Tensor, "T B *rest"]:
@@ -166,6 +168,7 @@ class Shift(NamedTuple):
     source: Int[Tensor, "B k"]
     action: Int[Tensor, "B k"]
     dead: Int[Tensor, "B k 3"]
+    scores: Float[Tensor, "B k"]
     moving: Bool[Tensor, "B k"]
     rows: Int[Tensor, "B k W"]
     columns: Int[Tensor, "B k 2"]  # where the new candidates go
@@ -182,7 +185,8 @@ def shift_rows(
 ) -> Shift:
     """Carry out kept continuations. Where a sample is finished or a beam empty, nothing changes."""
     W, J = rows.shape[2], proposal.columns.shape[2]
-    moving = active & (proposal.scores.gather(1, order) > -torch.inf)  # (B, k)
+    scores = proposal.scores.gather(1, order)  # (B, k)
+    moving = active & (scores > -torch.inf)
     source = (order // J).where(active, pool.numbers[: order.shape[1]])
     column = proposal.columns.flatten(1).gather(1, order).where(moving, W).unsqueeze(2)  # W: right of everything
     rows = rows.gather(1, source.unsqueeze(2).expand(-1, -1, W))  # (B, k, W)
@@ -198,6 +202,7 @@ def shift_rows(
         source,
         action.squeeze(2),
         dead,
+        scores,
         moving,
         rows,
         around.narrow(2, 0, 2),

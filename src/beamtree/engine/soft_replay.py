@@ -5,6 +5,7 @@ nodes again and pulls their gradient back to their children, then that of the so
 average and to the weights of the average, then that of the weights and scores to the logits and to the scores before.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,22 +14,26 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from beamtree.engine.adjoint import adjoint, batch_size
+from beamtree.cells import Cell
+from beamtree.dropout import NodeDropout
+from beamtree.engine.adjoint import Adjoint, adjoint, batch_size
 from beamtree.engine.autocast import Autocast
 from beamtree.engine.base import Chart, Duplicates, Mix, Request
 from beamtree.engine.duplicates import resolve
 from beamtree.engine.lineage import along, make_chart, slots_after
 from beamtree.engine.pool import take
-from beamtree.engine.search import copies, stack
 from beamtree.engine.soft_search import SoftTrace, Undo, mixture, search
+
+# Fields of `Undo` that hold numbers.
+INDICES = tuple(Undo._fields.index(name) for name in ("rows", "sequences", "columns", "order"))
 
 
 def encode(request: Request) -> Chart:
     """Search with a soft beam, and replay where a gradient is wanted."""
     trace = search(request)
-    source, action, node = (stack([step[field] for step in trace.steps], trace.roots) for field in range(3))
-    slots = slots_after(source)
-    chart = make_chart(trace.pool, along(slots, action), along(slots, node), trace.scores, trace.roots)
+    slots = slots_after(trace.steps.source)
+    actions, made = along(slots, trace.steps.action), along(slots, trace.steps.node)
+    chart = make_chart(trace.pool, actions, made, trace.scores, trace.roots)
     if not request.wants_gradient():
         return chart
     leaves = request.leaves.flatten(0, 1)
@@ -52,11 +57,18 @@ class SoftReplay(torch.autograd.Function):
         pool = trace.pool
         ctx.cell, ctx.scorer, ctx.dropout = request.cell, request.scorer, request.dropout
         ctx.mix, ctx.duplicates, ctx.autocast = request.soft, request.duplicates, Autocast(leaves.device.type)
-        ctx.leaves, ctx.blocks = len(leaves), [*trace.blocks, (pool.used, pool.used)]
-        # Numbers of nodes fit 32 bits; they are the larger part of what is kept beside the states.
+        ctx.leaves, ctx.blocks, ctx.composed = len(leaves), trace.blocks, pool.used
         spans = pool.spans.int() if request.dropout else None
-        undo = copies(step._replace(rows=step.rows.int(), sequences=step.sequences.int()) for step in trace.undo)
-        kept = (pool.states, pool.logits, pool.children.int(), spans, nodes, request.active, *undo)
+        ctx.shapes, undo = [[field.shape for field in present(step)] for step in trace.undo], pack(trace.undo)
+        kept = (
+            pool.states,
+            pool.logits,
+            pool.children[len(leaves) : pool.used].int(),
+            spans,
+            nodes,
+            request.active,
+            *undo,
+        )
         # The weights too, so that PyTorch objects if they change before backward.
         ctx.weights = len(weights)
         ctx.save_for_backward(*weights, *kept)
@@ -68,7 +80,7 @@ class SoftReplay(torch.autograd.Function):
         ctx: Any, store_gradient: Float[Tensor, "rows S"], score_gradient: Float[Tensor, "B K"]
     ) -> tuple[Tensor | None, ...]:
         states, logits, children, spans, nodes, active, *undo = ctx.saved_tensors[ctx.weights :]
-        children, dim, size = children.long(), ctx.cell.dim, batch_size(states.device)
+        dim = ctx.cell.dim
         gradient = torch.zeros_like(states)  # of every state, complete once its users have come by
         gradient[: ctx.leaves] = store_gradient[: ctx.leaves]
         gradient.index_add_(0, nodes, store_gradient[ctx.leaves :])
@@ -76,27 +88,25 @@ class SoftReplay(torch.autograd.Function):
         weight_gradients = [torch.zeros_like(weight) for weight in ctx.cell.parameters()]
         scorer_weight = ctx.scorer.weight.squeeze(0).to(states.dtype)
 
-        def pull_back(begin: int, end: int) -> None:
-            """From the nodes composed in one step to their children."""
-            gradient[begin:end, :dim].addr_(logit_gradient[begin:end].to(states.dtype), scorer_weight)
-            for first in range(begin, end, size):
-                last = min(first + size, end)
-                pairs = children[first:last]  # (n, 2)
-                mask = ctx.dropout.mask(*take(spans, pairs).unbind(1)) if ctx.dropout else None
-                nodes = adjoint(ctx.cell, take(states, pairs), mask)
-                down = nodes.pull_back(slice(None), gradient[first:last])  # (n, 2, S)
-                torch._foreach_add_(weight_gradients, nodes.weight_gradients())
-                gradient.index_add_(0, pairs.flatten(), down.flatten(0, 1))
-
+        tables = (states, children.long(), spans, ctx.leaves)
+        composed = Composed(ctx.cell, ctx.dropout, *tables, gradient, weight_gradients)
         # In inference mode, as the search; whatever is returned was made outside of it.
         with torch.inference_mode(), ctx.autocast.again():
-            for number in reversed(range(len(ctx.blocks) - 1)):
-                elements, composed = ctx.blocks[number]
-                pull_back(composed, ctx.blocks[number + 1][0])
-                step = Undo(*undo[number * len(Undo._fields) : (number + 1) * len(Undo._fields)])
-                step = step._replace(rows=step.rows.long(), sequences=step.sequences.long())
+
+            def pull_back(low: int, high: int) -> None:
+                """From composed nodes to their children."""
+                gradient[low:high, :dim].addr_(logit_gradient[low:high].to(states.dtype), scorer_weight)
+                composed.pull_back(low, high)
+
+            steps, end = unpack(undo, ctx.shapes), ctx.composed
+            for number in reversed(range(len(ctx.blocks))):
+                block = ctx.blocks[number]
+                pull_back(block.composed, end)
+                end = block.composed
+                step = steps[number]
                 going = active[:, number, None]  # (B, 1)
-                v_gradient = average_gradient(gradient, gradient[elements:composed], states, step, ctx.mix)
+                above = gradient[block.elements : block.elements + len(going) * (step.rows.shape[2] - 2)]  # (B·m, S)
+                v_gradient = average_gradient(gradient, above, states, step, ctx.mix)
 
                 # Through the scores: a finished sample's were not touched.
                 row_logits = logits.take(step.rows)
@@ -108,17 +118,96 @@ class SoftReplay(torch.autograd.Function):
                 row_gradient = row_logits.softmax(-1).mul_(-before.unsqueeze(2)).scatter_add_(2, step.columns, found)
                 logit_gradient.index_add_(0, step.rows.flatten(), row_gradient.flatten())
                 score_gradient = before.where(going, score_gradient)
-            pull_back(ctx.leaves, ctx.blocks[0][0])
-        logit_gradient = logit_gradient.to(states.dtype)
+            pull_back(ctx.leaves, end)
+            composed.finish()
+        logit_gradient = logit_gradient[: ctx.composed].to(states.dtype)  # nothing behind has a logit
         return (
             None,
             None,
             None,
             gradient[: ctx.leaves],
             *weight_gradients,
-            (logit_gradient @ states[:, :dim]).view_as(ctx.scorer.weight),
+            (logit_gradient @ states[: ctx.composed, :dim]).view_as(ctx.scorer.weight),
             logit_gradient.sum(0).view_as(ctx.scorer.bias),
         )
+
+
+def present(step: Undo) -> list[Tensor]:
+    """The fields that it has: without `forests`, the last, where no duplicates are looked for."""
+    return [field for field in step if field is not None]
+
+
+def pack(steps: list[Undo]) -> list[Tensor]:
+    """Each field of all steps as one tensor, fit to be saved for backward. Numbers of nodes fit 32 bits; they are the
+    larger part of what is kept beside the states."""
+    fields = [torch.cat([part.flatten() for part in parts]) for parts in zip(*map(present, steps), strict=True)]
+    return [field.int() if number in INDICES else field for number, field in enumerate(fields)]
+
+
+def unpack(fields: Sequence[Tensor], shapes: list[list[torch.Size]]) -> list[Undo]:
+    """What `pack` has packed. A field that no step has is None."""
+    columns = []
+    for field, sizes in zip(fields, zip(*shapes, strict=True), strict=True):
+        whole = field if field.is_floating_point() else field.long()
+        parts = whole.split([size.numel() for size in sizes])
+        columns.append([part.view(size) for part, size in zip(parts, sizes, strict=True)])
+    missing = [None] * (len(Undo._fields) - len(columns))
+    return [Undo(*step, *missing) for step in zip(*columns, strict=True)]
+
+
+class Composed:
+    """The adjoint of all nodes that the search composed, asked for from the last to the first.
+
+    They are composed again a batch at a time, which has nothing to do with the steps they come from: their children are
+    all known.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        dropout: NodeDropout | None,
+        states: Float[Tensor, "P S"],
+        children: Int[Tensor, "C 2"],
+        spans: Int[Tensor, "P 3"] | None,
+        leaves: int,
+        gradient: Float[Tensor, "P S"],
+        weight_gradients: list[Tensor],
+    ) -> None:
+        """`children` are those of the nodes behind the leaves. What is found is added to `gradient` and to
+        `weight_gradients`, which are those of `cell.parameters()`."""
+        self.cell, self.dropout, self.states, self.children, self.spans = cell, dropout, states, children, spans
+        self.leaves, self.gradient, self.weight_gradients = leaves, gradient, weight_gradients
+        self.size = batch_size(states.device)
+        self.first = leaves + len(children)  # of the nodes at hand
+        self.nodes: Adjoint | None = None
+
+    def pull_back(self, low: int, high: int) -> None:
+        """From the nodes in these rows of the pool to their children."""
+        while high > low:
+            if high <= self.first:
+                self._compose(high)
+            assert self.nodes is not None
+            begin = max(low, self.first)
+            down = self.nodes.pull_back(slice(begin - self.first, high - self.first), self.gradient[begin:high])
+            pairs = self.children[begin - self.leaves : high - self.leaves]  # (n, 2)
+            self.gradient.index_add_(0, pairs.flatten(), down.flatten(0, 1))
+            high = begin
+
+    def finish(self) -> None:
+        """Add the nodes at hand to the gradients of the weights, and let go of them."""
+        if self.nodes is not None:
+            torch._foreach_add_(self.weight_gradients, self.nodes.weight_gradients())
+            self.nodes = None
+
+    def _compose(self, last: int) -> None:
+        """The nodes before this one again, in place of those at hand."""
+        self.finish()
+        self.first = max(last - self.size, self.leaves)
+        pairs = self.children[self.first - self.leaves : last - self.leaves]  # (n, 2)
+        mask = None
+        if self.dropout and self.spans is not None:
+            mask = self.dropout.mask(*take(self.spans, pairs).unbind(1))
+        self.nodes = adjoint(self.cell, take(self.states, pairs), mask)
 
 
 def average_gradient(

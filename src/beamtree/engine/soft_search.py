@@ -20,15 +20,15 @@ from torch import Tensor
 from beamtree import topk
 from beamtree.engine.base import Mix, Noise, Request
 from beamtree.engine.pool import Pool, take
-from beamtree.engine.search import first_rows, propose, roots, shift_rows
+from beamtree.engine.search import first_rows, propose, roots, shift_rows, stack
 
 
 class SoftStep(NamedTuple):
-    """What a step did in each beam it kept; the soft beam, the last, stands for the heaviest it mixes."""
+    """What all steps did in each beam they kept; the soft beam, the last, stands for the heaviest it mixes."""
 
-    source: Int[Tensor, "B K"]
-    action: Int[Tensor, "B K"]
-    node: Int[Tensor, "B K"]  # what the action made
+    source: Int[Tensor, "T B K"]
+    action: Int[Tensor, "T B K"]
+    node: Int[Tensor, "T B K"]  # what the action made
 
 
 class Undo(NamedTuple):
@@ -44,12 +44,18 @@ class Undo(NamedTuple):
     forests: Int[Tensor, "B KJ"] | None
 
 
+class Block(NamedTuple):
+    """Where in the pool the nodes of a step begin."""
+
+    composed: int  # the new candidates of all beams
+    elements: int  # the soft beam's new states
+
+
 class SoftTrace(NamedTuple):
     pool: Pool
-    steps: list[SoftStep]
+    steps: SoftStep
     undo: list[Undo]
-    # Where in the pool each step's nodes begin: the soft beam's new states, and behind them the new candidates.
-    blocks: list[tuple[int, int]]
+    blocks: list[Block]
     scores: Float[Tensor, "B K"]
     roots: Int[Tensor, "B K"]
 
@@ -58,56 +64,62 @@ def search(request: Request) -> SoftTrace:
     B, N, _ = request.leaves.shape
     K = request.beam_size
     # A step that starts from m candidates adds m soft states, their m − 1 candidates, and two for each hard beam.
-    grown = sum(2 * m - 1 + 2 * (K - 1) for m in range(2, N))
-    return run(Pool(request, size=B * (N + request.candidates + grown)))
+    composed = request.candidates + sum(m - 1 + 2 * (K - 1) for m in range(2, N))
+    elements = sum(range(2, N))
+    return run(Pool(request, size=B * (N + composed + elements)), B * (N + composed))
 
 
 @torch.inference_mode()
-def run(pool: Pool) -> SoftTrace:
-    """The search itself; see `beamtree.engine.search.run`."""
+def run(pool: Pool, first: int) -> SoftTrace:
+    """The search itself; see `beamtree.engine.search.run`. The soft states begin at `first`."""
     request, K = pool.request, pool.request.beam_size
     B, N, _ = request.leaves.shape
     rows = first_rows(pool)  # (B, K, m+2)
     scores, forests = request.start_scores(), None
     noise, all_active = Noise(request), request.active
     present = torch.arange(N, device=rows.device) < request.lengths.unsqueeze(1) - 1  # (B, N)
-    steps, undo, blocks = [], [], []
+    undo, blocks = [], []
+    sources, actions, chosen, made = [], [], [], []
     for number in range(request.steps):
         active = all_active[:, number, None]  # (B, 1)
         proposal = propose(pool, rows, scores, forests, noise.at(number)[0])
         best = topk.onesoft_topk(proposal.scores, K)
-        shift = shift_rows(pool, rows, proposal, best.indices[:, :-1], active)
+        # For the soft beam this is the heaviest continuation that it mixes. What it needs of it are the spans.
+        shift = shift_rows(pool, rows, proposal, best.indices, active)
+        m = rows.shape[2] - 2
+        action = shift.action[:, -1:].clamp(max=m - 1)  # (B, 1)
 
-        first = pool.used
-        heaviest = best.indices[:, -1:]
-        source = (heaviest // proposal.columns.shape[2]).where(active, K - 1)  # (B, 1)
-        action = (proposal.columns.flatten(1).gather(1, heaviest) - 1).clamp(0, rows.shape[2] - 3)
         H = sequences(pool.children, rows)  # (B, K, m+1)
-        path = path_spans(pool, rows, H, source, action)  # (B, m, 3)
-        weights = mixture(best.weights, proposal.columns, rows.shape[2] - 2, request.soft)
-        elements = pool.add(average(pool, rows, H, weights), path)  # (B, m)
-        there = present[:, number + 1 : number + elements.shape[1]]  # (B, m−1)
+        path = path_spans(pool, H, shift.source[:, -1:], action, shift.dead[:, -1, 1:2])  # (B, m, 3)
+        weights = mixture(best.weights, proposal.columns, m, request.soft)
+        elements = pool.put(first, average(pool, rows, H, weights), path)  # (B, m)
+        there = present[:, number + 1 : number + m]  # (B, m−1)
+        blocks.append(Block(pool.used, first))
+        first += elements.numel()
 
         # One call of the cell for the new candidates of all beams.
         pairs = 2 * (K - 1)
-        composed = pool.used
         new = pool.compose(
-            torch.cat((shift.pairs.flatten(1, 2), elements.unfold(1, 2, 1)), dim=1),
-            torch.cat((shift.present.flatten(1), there), dim=1),
+            torch.cat((shift.pairs[:, :-1].flatten(1, 2), elements.unfold(1, 2, 1)), dim=1),
+            torch.cat((shift.present[:, :-1].flatten(1), there), dim=1),
         )  # (B, 2(K−1) + m−1)
-        hard = shift.rows.scatter_(2, shift.columns, new[:, :pairs].view(B, K - 1, 2))[..., :-1]
-        soft = pool.row(new[:, pairs:]).where(active, rows[:, -1, :-1])
-
-        kept = (proposal.scores, best.weights, best.indices, scores, proposal.forests)
-        undo.append(Undo(rows, H, proposal.columns, *kept))
-        blocks.append((first, composed))
-        made = elements.gather(1, action)
-        hard_and_soft = ((shift.source, source), (shift.action, action), (shift.dead[..., 1], made))
-        steps.append(SoftStep(*(torch.cat(pair, dim=1) for pair in hard_and_soft)))
-        rows = torch.cat((hard, soft.unsqueeze(1)), dim=1)  # (B, K, m+1)
+        undo.append(
+            Undo(rows, H, proposal.columns, proposal.scores, best.weights, best.indices, scores, proposal.forests)
+        )
+        shift.rows[:, :-1].scatter_(2, shift.columns[:, :-1], new[:, :pairs].view(B, K - 1, 2))
+        soft = shift.rows[:, -1, 1:m]  # (B, m−1)
+        soft.copy_(new[:, pairs:].where(active, soft))
+        shift.rows[:, -1, m].fill_(pool.absent)  # behind the last candidate
+        rows = shift.rows[..., :-1]  # (B, K, m+1)
+        sources.append(shift.source)
+        actions.append(shift.action)
+        chosen.append(shift.dead[:, :-1, 1])
+        made.append(elements.gather(1, action))
         forests = proposal.keep_forests(best.indices, active, forests)
         scores = best.scores.where(active, scores)
-    return SoftTrace(pool, steps, undo, blocks, scores, roots(pool, rows))
+    last = roots(pool, rows)
+    node = torch.cat((stack(chosen, last[:, :-1]), stack(made, last[:, -1:])), dim=2)
+    return SoftTrace(pool, SoftStep(stack(sources, last), stack(actions, last), node), undo, blocks, scores, last)
 
 
 class Mixture(NamedTuple):
@@ -122,8 +134,8 @@ class Mixture(NamedTuple):
         """Where the parents go, counted over all samples. (The padding columns that an absent continuation may name
         have weight 0 and can go anywhere.)"""
         B, _, m = self.left.shape
-        offset = torch.arange(0, B * m, m, device=self.columns.device).view(B, 1, 1)
-        return ((self.columns - 1).clamp(0, m - 1) + offset).flatten()
+        offset = torch.arange(-1, B * m - 1, m, device=self.columns.device).view(B, 1, 1)
+        return self.columns.clamp(1, m).add_(offset).flatten()
 
 
 def mixture(v: Float[Tensor, "B KJ"], columns: Int[Tensor, "B K J"], m: int, mix: Mix | None) -> Mixture:
@@ -161,13 +173,13 @@ def average(
 
 def path_spans(
     pool: Pool,
-    rows: Int[Tensor, "B K W"],
     numbers: Int[Tensor, "B K n"],
     source: Int[Tensor, "B 1"],
     action: Int[Tensor, "B 1"],
+    parent: Int[Tensor, "B 1"],
 ) -> Int[Tensor, "B m 3"]:
     """The spans of the sequence of one beam after one merge."""
-    beam = pool.numbers[: len(rows)], source.squeeze(1)
-    parent, H = rows[beam][:, 1:-1], numbers[beam]  # (B, m), (B, m+1)
-    left, right, here = H[:, :-1], H[:, 1:], pool.numbers[: parent.shape[1]]
-    return take(pool.spans, parent.where(here == action, left.where(here < action, right)))
+    n = numbers.shape[2]
+    here = pool.numbers[: n - 1]
+    old = here + (here > action) + n * source  # (B, m); all but the left child, whose place the parent takes
+    return take(pool.spans, numbers.flatten(1).gather(1, old).scatter_(1, action, parent))
