@@ -1,6 +1,7 @@
 """CRvNN: its equations, its tree, and what holds for every input."""
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 import support
 from beamtree import Tree
 from beamtree.bench_memory import watch_saved
-from beamtree.encoders.crvnn import CRvNN, neighbours
+from beamtree.encoders import crvnn
+from beamtree.encoders.crvnn import CRvNN, by_matrices, neighbours
 from beamtree.engine import chain
 from beamtree.interop import load_official, official_names
 from golden_cases import FILES, Golden
@@ -235,13 +237,23 @@ def stretches():
     stretches.release()
 
 
-def both_engines(lengths, seed=0, **options):
-    """What engine "torch" gives, and what "triton" does, which launches its graphs here as it would on a GPU."""
+def without_kernels(patch, dtype=torch.float64):
+    """Averages by matrices also where steps are captured: without a GPU kernels take long."""
+    patch.setattr(crvnn, "by_windows", partial(by_matrices, dtype=dtype))
+
+
+def both_engines(lengths, seed=0, kernels=False, **options):
+    """What engine "torch" gives, and what "triton" does, which launches its graphs here as it would on a GPU.
+
+    kernels: with the kernels for averages too.
+    """
     x, lengths = inputs(lengths, seed=seed)
     encoder = make(seed, **options).train()
     found = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chain, "why_not_captured", lambda leaves: None)  # which wants float32
+        if not kernels:
+            without_kernels(patch)
         for encoder.engine in ("torch", "triton"):
             found.append(support.everything(encoder, x, lengths))
     return found
@@ -260,6 +272,12 @@ def test_engines_agree(options, lengths, strength, longest, seed, stretches):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stretches, "LONGEST", longest)
         support.assert_same(*both_engines(lengths, seed, strength=strength, **options), atol=1e-11)
+
+
+@pytest.mark.parametrize(("options", "strength"), [({}, 0.3), ({"dropout": 0.3}, 100.0)], ids=str)
+def test_engines_agree_with_averages_in_kernels(options, strength, stretches, monkeypatch):
+    monkeypatch.setattr(stretches, "LONGEST", 2)
+    support.assert_same(*both_engines([4, 2], kernels=True, strength=strength, **options), atol=1e-11)
 
 
 @pytest.mark.parametrize("options", [{}, {"halt": False}, {"dropout": 0.3}], ids=str)
@@ -282,6 +300,7 @@ def test_on_a_cpu_auto_is_torch(monkeypatch):
 def test_captured_iterations_end_with_a_stretch(halt, stretches, monkeypatch):
     monkeypatch.setattr(stretches, "LONGEST", 3)
     monkeypatch.setattr(chain, "why_not_captured", lambda leaves: None)
+    without_kernels(monkeypatch)
     encoder = make(strength=100.0, bias=250.0, halt=halt)
     taken = count_iterations(encoder, *inputs([12, 8]))
     drawn, draw = [], encoder._around
@@ -292,8 +311,9 @@ def test_captured_iterations_end_with_a_stretch(halt, stretches, monkeypatch):
     assert drawn == [range(first, first + 3) for first in range(0, taken, 3)]
 
 
-def test_captured_iterations_keep_a_fraction_of_what_torch_does(stretches):
+def test_captured_iterations_keep_a_fraction_of_what_torch_does(stretches, monkeypatch):
     """h, e, nodes and times before each stretch of sixteen."""
+    without_kernels(monkeypatch, torch.float32)
     x, lengths = inputs([65], dtype=torch.float32)
     encoder = make(halt=False, strength=0.1, dropout=0.1).float().train()
     kept = {}

@@ -20,7 +20,7 @@ if torch.cuda.is_available():
 from triton.runtime.interpreter import InterpretedFunction
 
 from beamtree.engine import fused
-from beamtree.engine.fused import products, sinkhorn
+from beamtree.engine.fused import products, sinkhorn, windows
 
 SCRIPT = Path(__file__).with_name("compile_kernels.py")
 CASES = [
@@ -79,6 +79,10 @@ def test_kernels_compile(launches, monkeypatch):
         step(name, {"beam_size": 2}, bf16=True)
     one = torch.ones(1, 3, 2, dtype=torch.float64)
     sinkhorn.scalings(one, one[..., :1], one[:, :2, :1], iterations=1)
+    total, values = torch.arange(4.0, dtype=torch.float64)[None].requires_grad_(), torch.randn(1, 3, 4).requires_grad_()
+    once = windows.averages(total, values)
+    windows.averages(total, once).sum().backward()
+    windows.averages(total, values.double()).sum().backward()
     done = compile_all(launches)
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
     launched = {name for _, name, *_ in launches.values()}

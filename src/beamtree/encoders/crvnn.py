@@ -21,10 +21,12 @@ one iteration the one that exists least comes first, and words that are never ab
 that of its last word when this happens, that of the root the encoding.
 
 An iteration is some hundred launches. On a CUDA device stretches of iterations are captured in graphs, so that
-launching is not what takes the time; see `beamtree.engine.fused.stretches`.
+launching is not what takes the time (see `beamtree.engine.fused.stretches`), and kernels go from each position to those
+beside it until its weight is used up, in place of products with 𝓛 and 𝓡 (`beamtree.engine.fused.windows`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -42,6 +44,8 @@ from beamtree.encoders.base import OFFICIAL_CELL, Cost, Encoder, in_full, inside
 from beamtree.encoders.boundaries import close, one_beam
 from beamtree.engine.chain import is_captured
 
+# Of values to the left and to the right of each position; or of some to the left, others to the right.
+Average = Callable[[Float[Tensor, "B *sides S D"]], Float[Tensor, "B 2 S D"]]
 # exp(s) is taken in float64, where up to here there is no overflow, nor in the sum over all positions.
 LARGEST = 600.0
 # Of the published code, for each of the four terms of the denominator.
@@ -165,7 +169,7 @@ class CRvNN(Encoder):
             states: Tensor, existence: Tensor, active: Tensor, step: int
         ) -> tuple[Float[Tensor, "B S D"], Float[Tensor, "B S"]]:
             mask = None if dropout is None else self._masks(dropout, range(step, step + 1), may_go)[0]
-            return self._iterate(states, existence, may_go, active, mask)
+            return self._iterate(states, existence, may_go, active, mask, by_matrices(existence, states.dtype))
 
         for step in range(may_go.shape[1] - 2):
             active = self._is_active(positions.existence, step, lengths)
@@ -188,7 +192,8 @@ class CRvNN(Encoder):
         for t, number in enumerate(around.number):
             active = (number > 0) & self._is_active(positions.existence, number - 1, around.lengths[t])
             mask = None if around.mask is None else around.mask[t]
-            new = self._iterate(positions.states, positions.existence, around.may_go[t], active, mask)
+            average = by_windows(positions.existence)
+            new = self._iterate(positions.states, positions.existence, around.may_go[t], active, mask, average)
             positions = absorb(positions, *new, number - 1)
             existence.append(positions.existence)
         found = torch.stack(existence)
@@ -199,9 +204,8 @@ class CRvNN(Encoder):
         return *self.cell.parameters(), *self.window.parameters(), *self.scorer.parameters()
 
     def step_bytes(self, carry: tuple[Tensor, ...]) -> int:
-        """In backward: 𝓛 and 𝓡, each in float64 and once more, and some 40 numbers for each of h."""
-        states, existence, *_ = carry
-        return 2 * (8 + states.element_size()) * existence.numel() * existence.shape[1] + 40 * states.nbytes
+        """In backward: some 40 numbers for each of h."""
+        return 40 * carry[0].nbytes
 
     def _around(
         self, steps: range, may_go: Bool[Tensor, "B S"], lengths: Int[Tensor, "B"], dropout: NodeDropout | None
@@ -228,20 +232,19 @@ class CRvNN(Encoder):
         may_go: Bool[Tensor, "B S"],
         active: Bool[Tensor, "B"],
         mask: Float[Tensor, "B S mask"] | None,
+        average: Average,
     ) -> tuple[Float[Tensor, "B S D"], Float[Tensor, "B S"]]:
         """One iteration, for the samples that are active."""
-        sides = neighbours(existence)  # 𝓛 and 𝓡, (B, 2, S, S)
         with torch.autocast(states.device.type, enabled=False):  # averages must not lose digits
-            average = sides.to(states.dtype)
-            one = average @ states.unsqueeze(1)  # to the left, to the right, (B, 2, S, D)
-            two = average @ one
+            one = average(states)  # 𝓛h, 𝓡h, (B, 2, S, D)
+            two = average(one)  # 𝓛𝓛h, 𝓡𝓡h
         (one_left, one_right), (two_left, two_right) = one.unbind(1), two.unbind(1)
         window = torch.cat((two_left, one_left, states, one_right, two_right), dim=-1)  # (B, S, 5D)
         scores = self.scorer(F.gelu(self.window(window))).squeeze(-1)  # (B, S)
-        go = self._compose_probability(scores, may_go, sides)  # c
+        go = self._compose_probability(scores, may_go, average)  # c
         parents = self.cell(one_left, states, mask).to(states.dtype)
         with torch.autocast(states.device.type, enabled=False):
-            come = average[:, 0] @ go.unsqueeze(-1).to(states.dtype)  # 𝓛c, (B, S, 1)
+            come = average(go.unsqueeze(-1).to(states.dtype))[:, 0]  # 𝓛c, (B, S, 1)
         changed = active.unsqueeze(1)
         new_states = torch.where(changed.unsqueeze(-1), states + come * (parents - states), states)
         return new_states, torch.where(changed, existence * (1 - go.to(existence.dtype)), existence)
@@ -250,13 +253,13 @@ class CRvNN(Encoder):
         self,
         scores: Float[Tensor, "B S"],
         may_go: Bool[Tensor, "B S"],
-        sides: Float[Tensor, "B 2 S S"],
+        average: Average,
     ) -> Float[Tensor, "B S"]:
         """c, in float64: a sigmoid of the score that the neighbours' scores hold down."""
         weights = scores.double().clamp(max=LARGEST).exp()  # (B, S)
         rest = 1 + OFFICIAL_FLOOR * weights.max().clamp(min=1) if self.floor == "official" else 1
         weights = weights.masked_fill(~may_go, 0).unsqueeze(-1)  # (B, S, 1)
-        beside = (sides @ weights.unsqueeze(1)).sum(1)  # 𝓛 exp(s) + 𝓡 exp(s)
+        beside = average(weights).sum(1)  # 𝓛 exp(s) + 𝓡 exp(s)
         return (weights / (weights + rest + beside)).squeeze(-1)
 
     def _masks(self, dropout: NodeDropout, steps: range, may_go: Bool[Tensor, "B S"]) -> Float[Tensor, "T B S mask"]:
@@ -273,6 +276,29 @@ class CRvNN(Encoder):
         return ", ".join(f"{name}={value!r}" for name, value in options.items())
 
 
+def by_windows(existence: Float[Tensor, "B S"]) -> Average:
+    """In kernels that sum up what is near."""
+    from beamtree.engine.fused.windows import averages  # needs triton, which comes with PyTorch's CUDA builds alone
+
+    return partial(averages, edges(existence))
+
+
+def by_matrices(existence: Float[Tensor, "B S"], dtype: torch.dtype) -> Average:
+    """By products with 𝓛 and 𝓡."""
+    exact = neighbours(existence)
+    sides = {torch.float64: exact, dtype: exact.to(dtype)}
+
+    def average(values: Float[Tensor, "B *sides S D"]) -> Float[Tensor, "B 2 S D"]:
+        return sides[values.dtype] @ (values.unsqueeze(1) if values.dim() == 3 else values)
+
+    return average
+
+
+def edges(existence: Float[Tensor, "B S"]) -> Float[Tensor, "B edges"]:
+    """Where each position begins, if they lie side by side, each as wide as it exists, and where the last ends."""
+    return F.pad(existence.double().cumsum(1), (1, 0))
+
+
 def neighbours(existence: Float[Tensor, "B S"]) -> Float[Tensor, "B 2 S S"]:
     """𝓛 and 𝓡, in float64.
 
@@ -280,7 +306,7 @@ def neighbours(existence: Float[Tensor, "B S"]) -> Float[Tensor, "B 2 S S"]:
     clamp(C_j − C_i, 0, 1), and 𝓡_ij is what this gains at j: the existence of j where there is room for all of it,
     else what room is left. 𝓛_ij is the same for the room of 1 that ends where i begins.
     """
-    total = F.pad(existence.double().cumsum(1), (1, 0))  # C, from the left edge on, (B, S+1)
+    total = edges(existence)  # C, from the left edge on, (B, S+1)
     start = torch.stack((total[:, :-1] - 1, total[:, 1:]), dim=1)  # where the room begins, (B, 2, S)
     gains: Tensor = Gains.apply(total, start)
     return gains

@@ -1,0 +1,179 @@
+"""Averages over what lies within 1 to the left and to the right of each position of a continuous sequence.
+
+Positions 0 to S−1 lie side by side, each as wide as it exists: position j from total_j to total_{j+1}. To the left of
+position i lies the window [total_i − 1, total_i], to its right [total_{i+1}, total_{i+1} + 1], and an average weighs
+each position by what of it lies in the window. A window is a few positions next to i, as long as these exist. So a
+program for each goes outwards until it has passed the end, where matrices would have S² weights, mostly 0.
+
+A window moves with its start, and gains at one end what it loses at the other. Backward therefore needs, besides the
+weights, which edges of positions lie in a window: i's window to the right has the edges i+1 to `last`, that to the left
+`first` to i.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+NUMBERS = 2048  # that a program loads at once
+
+
+@triton.jit
+def _weight(low, high, start):  # type: ignore[no-untyped-def]
+    """What of [low, high] lies in [start, start + 1]."""
+    before = tl.minimum(tl.maximum(low - start, 0.0), 1.0)
+    return tl.minimum(tl.maximum(high - start, 0.0), 1.0) - before
+
+
+@triton.jit
+def _reaches(total, front, start, side, S):  # type: ignore[no-untyped-def]
+    """Whether the window has come to an end before position `front`; an end that falls on an edge takes it in."""
+    inside = (front >= 0) & (front < S)
+    edge = tl.load(total + front + 1 - side, mask=inside, other=0.0) - start
+    return inside & tl.where(side == 1, edge <= 1.0, edge >= 0.0)
+
+
+@triton.jit
+def _columns(column, D, condition):  # type: ignore[no-untyped-def]
+    """All columns under a condition, else none. (The interpreter knows no conjunction of a vector and a number.)"""
+    return column < tl.where(condition, D, 0)
+
+
+@triton.jit(do_not_specialize=["S"])
+def average(  # type: ignore[no-untyped-def]
+    totals, values, out, edges,
+    S, D,
+    BY_SIDE: tl.constexpr, BJ: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A program for each position and side (0: left, 1: right)."""
+    b, i, side = (tl.program_id(0) // S).to(tl.int64), tl.program_id(0) % S, tl.program_id(1)
+    column = tl.arange(0, BLOCK)
+    total = totals + b * (S + 1)
+    if BY_SIDE:
+        values += (b * 2 + side) * S * D
+    else:
+        values += b * S * D
+    start = tl.load(total + i + side) - (1 - side)
+    outwards = 2 * side - 1
+    acc = tl.zeros((BLOCK,), dtype=out.dtype.element_ty)
+    passed = tl.zeros((BJ,), dtype=tl.int32)
+    front = i + outwards
+    while _reaches(total, front, start, side, S):
+        j = front + outwards * tl.arange(0, BJ)
+        exists = (j >= 0) & (j < S)
+        low, high = tl.load(total + j, mask=exists, other=0.0), tl.load(total + j + 1, mask=exists, other=0.0)
+        place, both = values + j[:, None] * D + column[None, :], exists[:, None] & (column < D)[None, :]
+        weight = tl.where(exists, _weight(low, high, start), 0.0).to(acc.dtype)
+        acc += tl.sum(weight[:, None] * tl.load(place, mask=both, other=0.0), axis=0)
+        passed += (exists & tl.where(side == 1, high - start <= 1.0, low - start >= 0.0)).to(tl.int32)
+        front += outwards * BJ
+    where = (b * 2 + side) * S + i
+    tl.store(out + where * D + column, acc, mask=column < D)
+    tl.store(edges + where, i + side + outwards * tl.sum(passed))
+
+
+@triton.jit(do_not_specialize=["S"])
+def average_gradient(  # type: ignore[no-untyped-def]
+    totals, values, edges, gradient, d_values, d_totals,
+    S, D,
+    BY_SIDE: tl.constexpr, BJ: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A program for each edge j, the left one of position j, which looks for the windows that hold them."""
+    b, j = (tl.program_id(0) // (S + 1)).to(tl.int64), tl.program_id(0) % (S + 1)
+    column = tl.arange(0, BLOCK)
+    inside = column < D
+    total = totals + b * (S + 1)
+    low = tl.load(total + j)
+    high = tl.load(total + j + 1, mask=j < S, other=0.0)
+    high = tl.where(j < S, high, low)
+    d_value = tl.zeros((BLOCK,), dtype=d_values.dtype.element_ty)
+    d_total = tl.zeros((BLOCK,), dtype=tl.float64)
+    for side in tl.static_range(2):
+        rows = (b * 2 + side) * S
+        h = values + (rows if BY_SIDE else b * S) * D + column
+        here = tl.load(h + j * D, mask=_columns(column, D, j < S), other=0.0)
+        before = tl.load(h + (j - 1) * D, mask=_columns(column, D, j > 0), other=0.0)
+        # Windows to the right start at or before the edge, those to the left behind it.
+        outwards, front = 1 - 2 * side, j - side
+        if BY_SIDE:
+            d_value = tl.zeros_like(d_value)
+        pull = tl.zeros((BLOCK,), dtype=d_value.dtype)
+        more = j >= 0
+        while more:
+            i = front + outwards * tl.arange(0, BJ)
+            exists = (i >= 0) & (i < S)
+            start = tl.load(total + i + side, mask=exists, other=0.0) - (1 - side)
+            place, both = gradient + (rows + i[:, None]) * D + column[None, :], exists[:, None] & inside[None, :]
+            reached = tl.load(place, mask=both, other=0.0)
+            weight = tl.where(exists, _weight(low, high, start), 0.0).to(reached.dtype)
+            d_value += tl.sum(weight[:, None] * reached, axis=0)
+            held = exists & (low - start <= 1.0 if side == 1 else low - start >= 0.0)
+            pull += tl.sum(tl.where(held[:, None], reached, 0.0), axis=0)
+            front += outwards * BJ
+            inner = (front >= 0) & (front < S)
+            start_there = tl.load(total + front + side, mask=inner, other=0.0) - (1 - side)
+            more = inner & (low - start_there <= 1.0 if side == 1 else high - start_there >= 0.0)
+        d_total += (pull * (before - here)).to(tl.float64)
+        # And as the start of a window: that to the right of j−1, or to the left of j.
+        own = j - side
+        is_start = (own >= 0) & (own < S)
+        edge = tl.load(edges + rows + own, mask=is_start, other=0)
+        if side == 1:
+            lost, gained = own, edge
+        else:
+            lost, gained = edge - 1, own
+        g = tl.load(gradient + (rows + own) * D + column, mask=_columns(column, D, is_start), other=0.0)
+        lost_value = tl.load(h + lost * D, mask=_columns(column, D, is_start & (lost >= 0)), other=0.0)
+        gained_value = tl.load(h + gained * D, mask=_columns(column, D, is_start & (gained < S)), other=0.0)
+        d_total += (g * (gained_value - lost_value)).to(tl.float64)
+        if BY_SIDE:
+            tl.store(d_values + (rows + j) * D + column, d_value, mask=_columns(column, D, j < S))
+    if not BY_SIDE:
+        tl.store(d_values + (b * S + j) * D + column, d_value, mask=_columns(column, D, j < S))
+    tl.store(d_totals + b * (S + 1) + j, tl.sum(d_total))
+
+
+def averages(total: Float[Tensor, "B edges"], values: Float[Tensor, "B *sides S D"]) -> Float[Tensor, "B 2 S D"]:
+    """Of the values to the left and to the right of each position; or of some values to the left, others to the right.
+
+    total: where each position begins, and where the last ends, rising, in float64.
+    """
+    found: Tensor = Average.apply(total, values)
+    return found
+
+
+class Average(torch.autograd.Function):
+    """(total, values) → averages."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, total: Float[Tensor, "B edges"], values: Float[Tensor, "B *sides S D"]
+    ) -> Float[Tensor, "B 2 S D"]:
+        total, values = total.cummax(1).values, values.contiguous()  # sums rise, but for rounding
+        B, (S, D) = len(values), values.shape[-2:]
+        out = values.new_empty(B, 2, S, D)
+        edges = torch.empty(B, 2, S, dtype=torch.int32, device=values.device)
+        average[(B * S, 2)](total, values, out, edges, S, D, BY_SIDE=values.dim() == 4, **_sizes(D))
+        ctx.save_for_backward(total, values, edges)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Float[Tensor, "B 2 S D"]) -> tuple[Tensor, Tensor]:
+        total, values, edges = ctx.saved_tensors
+        B, (S, D) = len(values), values.shape[-2:]
+        d_total, d_values = torch.empty_like(total), torch.empty_like(values)
+        average_gradient[(B * (S + 1),)](
+            total, values, edges, gradient.contiguous(), d_values, d_total,
+            S, D, BY_SIDE=values.dim() == 4, **_sizes(D),
+        )  # fmt: skip
+        return d_total, d_values
+
+
+def _sizes(columns: int) -> dict[str, int]:
+    block = triton.next_power_of_2(columns)
+    return {"BJ": max(min(NUMBERS // block, 128), 16), "BLOCK": block, "num_warps": 4}
