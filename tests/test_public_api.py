@@ -52,7 +52,7 @@ OPTIONS = {
     "bt-grc": BEAMS,
     "bt-lstm": BEAMS,
     "bt-grc-onesoft": [*BEAMS, "mix"],
-    "bt-grc-soft": ["beam_size", "dropout", "stochastic", "epsilon", "iterations", "scaling", "mix"],
+    "bt-grc-soft": ["beam_size", "dropout", "stochastic", "epsilon", "iterations", "scaling", "mix", "engine"],
     "ebt-grc": ["beam_size", "dropout", "stochastic", "slice", "engine", "duplicates"],
 }
 

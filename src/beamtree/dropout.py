@@ -15,13 +15,26 @@ from torch import Tensor
 class NodeDropout:
     """Masks for the nodes of one forward pass, already scaled by 1 / (1 − rate)."""
 
-    def __init__(self, rate: float, width: int, like: Tensor, generator: torch.Generator | None = None) -> None:
-        """Draws the seed of this pass. `like` gives the masks' type and device."""
+    def __init__(
+        self,
+        rate: float,
+        width: int,
+        like: Tensor,
+        generator: torch.Generator | None = None,
+        offsets: Int[Tensor, "words"] | None = None,
+    ) -> None:
+        """
+        like: gives the masks' type and device.
+        generator: from which the seed of this pass is drawn.
+        offsets: those of a pass whose masks are wanted again; then nothing is drawn.
+        """
         self.dtype, self.scale = like.dtype, 1 / (1 - rate)
         self.threshold = round(rate * 2**16) - 2**15
-        seed = torch.randint(2**31 - 1, (), device=like.device, generator=generator, dtype=torch.int32)
-        # One 32-bit hash decides two numbers of the mask, 16 bits each.
-        self.offsets = torch.arange((width + 1) // 2, device=like.device, dtype=torch.int32) * 0x1E3779B1 + seed
+        if offsets is None:
+            seed = torch.randint(2**31 - 1, (), device=like.device, generator=generator, dtype=torch.int32)
+            # One 32-bit hash decides two numbers of the mask, 16 bits each.
+            offsets = torch.arange((width + 1) // 2, device=like.device, dtype=torch.int32) * 0x1E3779B1 + seed
+        self.offsets = offsets
         self.factors = _factors(like.device)
         self.width = width
 

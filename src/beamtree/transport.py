@@ -79,7 +79,8 @@ def soft_topk(
     plan = transport(places, present, columns, epsilon, iterations)[..., :-1]  # (…, m, k)
 
     order = rank(scores.detach(), k)  # (…, k)
-    kept = F.one_hot(order, scores.shape[-1]).mT.to(plan.dtype) * present.unsqueeze(-1)  # (…, m, k)
+    entry = torch.arange(scores.shape[-1], device=scores.device).unsqueeze(-1)  # (m, 1)
+    kept = ((entry == order.unsqueeze(-2)) & present.unsqueeze(-1)).to(plan.dtype)  # (…, m, k)
     weights = kept.where((count <= k).unsqueeze(-1), plan)
     empty = ~weights.detach().any(-2)  # (…, k)
     heaviest = rank(weights.detach().mT, 1).squeeze(-1)
@@ -148,34 +149,51 @@ class Transport(torch.autograd.Function):
         first, takes the gradient back.
         """
         (plan,) = ctx.saved_tensors
-        gradient = plan_gradient * plan
-        rows, columns = gradient.sum(-1, keepdim=True), gradient.sum(-2).unsqueeze(-1)  # (…, m, 1), (…, n, 1)
-        inner = plan[..., :-1]  # (…, m, k)
-        system = torch.diag_embed(inner.sum(-2)) - inner.mT @ inner  # (…, k, k)
-        # A plan that hardly mixes makes the system singular, and its gradient 0; the least that can be added then
-        # keeps the solution finite.
-        system.diagonal(dim1=-2, dim2=-1).add_(torch.finfo(plan.dtype).eps)
-        g = torch.linalg.solve_ex(system, columns[..., :-1, :] - inner.mT @ rows).result  # (…, k, 1)
-        f = rows - inner @ g  # (…, m, 1)
-        moved = plan * (f + F.pad(g, (0, 0, 0, 1)).mT) - gradient
-        return moved / ctx.epsilon, None, None, None, None
+        m, n = plan.shape[-2:]
+        if kernels := _kernels(plan.is_cuda, m, n):
+            found = kernels.cost_gradient(plan.view(-1, m, n), plan_gradient.reshape(-1, m, n), ctx.epsilon)
+            return found.view_as(plan), None, None, None, None
+        return cost_gradient(plan, plan_gradient, ctx.epsilon), None, None, None, None
+
+
+def cost_gradient(
+    plan: Float[Tensor, "*batch m n"], plan_gradient: Float[Tensor, "*batch m n"], epsilon: float
+) -> Float[Tensor, "*batch m n"]:
+    """By the equations above."""
+    gradient = plan_gradient * plan
+    rows, columns = gradient.sum(-1, keepdim=True), gradient.sum(-2).unsqueeze(-1)  # (…, m, 1), (…, n, 1)
+    inner = plan[..., :-1]  # (…, m, k)
+    system = torch.diag_embed(inner.sum(-2)) - inner.mT @ inner  # (…, k, k)
+    # A plan that hardly mixes makes the system singular, and its gradient 0; the least that can be added then
+    # keeps the solution finite.
+    system.diagonal(dim1=-2, dim2=-1).add_(torch.finfo(plan.dtype).eps)
+    g = torch.linalg.solve_ex(system, columns[..., :-1, :] - inner.mT @ rows).result  # (…, k, 1)
+    f = rows - inner @ g  # (…, m, 1)
+    return (plan * (f + F.pad(g, (0, 0, 0, 1)).mT) - gradient) / epsilon
 
 
 def scalings(
     G: Float[Tensor, "b m n"], rows: Float[Tensor, "b m 1"], columns: Float[Tensor, "b n 1"], iterations: int
 ) -> tuple[Float[Tensor, "b m 1"], Float[Tensor, "b n 1"]]:
     """Sinkhorn's u and v, with which diag(u) G diag(v) has the sums `rows` and `columns`."""
-    if G.is_cuda and importlib.util.find_spec("triton"):
-        from beamtree.engine.fused import sinkhorn
-
-        if sinkhorn.fits(*G.shape[1:]):
-            return sinkhorn.scalings(G, rows, columns, iterations)
+    if kernels := _kernels(G.is_cuda, *G.shape[1:]):
+        u, v = kernels.scalings(G, rows, columns, iterations)
+        return u, v
     transposed = G.mT.contiguous()
     u, v = torch.zeros_like(rows), torch.ones_like(columns)
     for _ in range(iterations):
         u = rows / torch.bmm(G, v)
         v = columns / torch.bmm(transposed, u)
     return u, v
+
+
+def _kernels(is_cuda: bool, m: int, n: int) -> Any:
+    """The module that has them, where they can be used."""
+    if not is_cuda or importlib.util.find_spec("triton") is None:
+        return None
+    from beamtree.engine.fused import sinkhorn
+
+    return sinkhorn if sinkhorn.fits(m, n) else None
 
 
 def _by_row(values: Float[Tensor, "*batch m"], present: Bool[Tensor, "*batch m"], k: int) -> Tensor:

@@ -5,19 +5,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import one_hot
 from torch.testing import assert_close
 
 from beamtree import transport
+from beamtree.bench_memory import watch_saved
 from beamtree.encoders import soft_beam_tree
 from beamtree.encoders.soft_beam_tree import SoftBeamTree
+from beamtree.engine import chain, mixed_search
 from beamtree.interop import load_official, official_names
 from beamtree.transport import soft_topk
 from beamtree.trees import Tree
 from golden_cases import FILES, Golden
-from support import assert_batch_does_not_matter, assert_same, everything, inputs
+from support import Replayed, assert_batch_does_not_matter, assert_same, everything, inputs
 
 GOLDEN = [path for path in FILES if path.stem.startswith("bt-grc-soft-")]
 MIXES = pytest.mark.parametrize("mix", ["paper", "official"])
@@ -187,7 +189,7 @@ def test_backward_composes_again_what_it_needs(monkeypatch):
     encoder.cell.register_forward_hook(lambda *_: calls.append(torch.is_grad_enabled()))
     found = everything(encoder, x, lengths)
     assert len(calls) == 6 + 5  # N−1 in forward, and all but the last again
-    monkeypatch.setattr(soft_beam_tree, "again", lambda function, *arguments: function(*arguments))
+    monkeypatch.setattr(mixed_search, "checkpoint", lambda function, *arguments, **_: function(*arguments))
     assert_same(found, everything(encoder, x, lengths), atol=1e-13)
 
 
@@ -238,10 +240,79 @@ def test_encodings_and_gradients_are_those_of_the_published_code(path: Path, mon
     assert_close(encoder(x, case.arrays["lengths"]).state, case.arrays["output"], atol=1e-10, rtol=0)
 
 
+@pytest.fixture
+def stretches(monkeypatch):
+    """The captured engine, which launches its graphs here as it would on a GPU."""
+    pytest.importorskip("triton")
+    from beamtree.engine.fused import stretches
+
+    monkeypatch.setattr(stretches, "Captured", Replayed)
+    monkeypatch.setattr(chain, "why_not_captured", lambda leaves: None)  # which wants float32
+    stretches.release()
+    yield stretches
+    stretches.release()
+
+
+def both_engines(lengths, seed=0, **options):
+    encoder = make(seed=seed, **options)
+    x, lengths = inputs(lengths, seed=seed)
+    found = []
+    for encoder.engine in ("torch", "triton"):
+        found.append(everything(encoder, x, lengths))
+    return found
+
+
+@MIXES
+@pytest.mark.parametrize("options", [{}, {"stochastic": False}, {"dropout": 0.3}], ids=str)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    beam_size=st.integers(1, 5),
+    longest=st.integers(1, 4),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_engines_agree(options, mix, lengths, beam_size, longest, seed, stretches):
+    """Outputs, trees and every gradient, under the same noise and dropout."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stretches, "LONGEST", longest)
+        assert_same(*both_engines(lengths, seed, beam_size=beam_size, mix=mix, **options), atol=1e-10)
+
+
+@pytest.mark.parametrize("options", [{}, {"dropout": 0.3}], ids=str)
+def test_a_graph_is_used_again_for_other_weights_inputs_and_lengths(options, stretches, monkeypatch):
+    monkeypatch.setattr(stretches, "LONGEST", 3)
+    for seed, lengths in enumerate(([9, 6], [2, 9], [9, 9])):
+        assert_same(*both_engines(lengths, seed, **options), atol=1e-10)
+    assert len(stretches._kept) == 1
+
+
+def test_a_captured_search_keeps_a_fraction_of_what_torch_does(stretches, monkeypatch):
+    """The beams before each stretch of sixteen, and the noise."""
+    x, lengths = inputs([49])
+    encoder, kept = make(beam_size=3), {}
+    for encoder.engine in ("torch", "triton"):
+        saved = {}
+        with watch_saved(saved, [*encoder.parameters(), x]):
+            encoder(x, lengths)
+        kept[encoder.engine] = sum(saved.values())
+    assert 0 < 3 * kept["triton"] < kept["torch"]
+
+
+@pytest.mark.usefixtures("stretches")
+def test_the_published_scaling_is_not_captured(monkeypatch):
+    monkeypatch.setattr(SoftBeamTree, "_run", None)
+    encoder = make(scaling="official")
+    monkeypatch.setattr(soft_beam_tree, "is_captured", lambda engine, leaves: engine != "torch")
+    encoder(*inputs([5]))
+    with pytest.raises(ValueError, match="engine 'triton' cannot do this: with scaling 'official'"):
+        make(scaling="official", engine="triton")
+
+
 @pytest.mark.usefixtures("shape_checks_off")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"engine": "reference"}, "unknown engine 'reference'"),
         ({"scaling": "batch"}, "unknown scaling 'batch'"),
         ({"epsilon": 0}, "epsilon is 0"),
         ({"iterations": 0}, "iterations is 0"),

@@ -79,6 +79,7 @@ def test_kernels_compile(launches, monkeypatch):
         step(name, {"beam_size": 2}, bf16=True)
     one = torch.ones(1, 3, 2, dtype=torch.float64)
     sinkhorn.scalings(one, one[..., :1], one[:, :2, :1], iterations=1)
+    sinkhorn.cost_gradient(one.float() / 2, one.float(), epsilon=0.1)
     total, values = torch.arange(4.0, dtype=torch.float64)[None].requires_grad_(), torch.randn(1, 3, 4).requires_grad_()
     once = windows.averages(total, values)
     windows.averages(total, once).sum().backward()

@@ -1,37 +1,39 @@
 """Beam Tree Cell with SOFT top-k (Ray Chowdhury & Caragea, *Beam Tree Recursive Cells*, ICML 2023, §3.1).
 
 The search of `beamtree.encoders.beam_tree` with another second operator, in training and at test alike: each of the K
-beams that go on is a mixture of all continuations, under the plan A of an optimal transport (see `beamtree.transport`).
-With continuation i = (q, j) of beam q, its score a_i and its updated sequence S_i, the beam in place p becomes
+beams that go on is a mixture of all continuations, under the plan of an optimal transport (`beamtree.transport`). The
+search is in `beamtree.engine.mixed_search`.
 
-    a'_p = Σ_i A_ip a_i        S'_p = Σ_i A_ip S_i .
-
-Continuations that come from one beam q share its states H_q and candidate parents P_q, so the sum over K² sequences is
-one over K beams. With s_pq[i] the weight of q's continuation that merges at i, cum its running sum and V_pq its total,
-
-    S'_p[i] = Σ_q  s_pq[i] · P_q[i] + (V_pq − cum_pq[i]) · H_q[i] + (cum_pq[i] − s_pq[i]) · H_q[i+1] .
-
-All beams are dense, so that every candidate has to be composed anew at each step. The states are kept for backward;
-what goes on inside the cell is computed again.
+A step is some hundred launches. On a CUDA device stretches of steps are captured in graphs, so that launching is not
+what takes the time; see `beamtree.engine.fused.stretches`.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
+from beamtree.checks import check_choice
+from beamtree.dropout import NodeDropout
 from beamtree.encoders.base import Cost
 from beamtree.encoders.beam_tree import BeamTree
-from beamtree.engine.base import Chart, Mix, Noise, Request, choose
-from beamtree.engine.reference import History, compose, log_probabilities, shorten
+from beamtree.engine import mixed_search
+from beamtree.engine.base import Chart, Mix, Noise, Request
+from beamtree.engine.chain import is_captured
+from beamtree.engine.mixed_search import Merged, Mixed
 from beamtree.transport import Scaling, TransportTopK, check_options, soft_topk
 
-T = TypeVar("T")
-Operator = Callable[[Float[Tensor, "B m"], int], TransportTopK]
+
+class Around(NamedTuple):
+    """What a step must know besides the beams; the steps of a stretch come first."""
+
+    number: Int[Tensor, "T"]  # of the step, from 1 on; 0: nothing happens
+    lengths: Int[Tensor, "T B"]
+    noise: Float[Tensor, "T B K M"] | None
+    offsets: Int[Tensor, "T words"] | None  # of dropout
 
 
 class SoftBeamTree(BeamTree):
@@ -55,6 +57,7 @@ class SoftBeamTree(BeamTree):
         iterations: int = 200,
         scaling: Scaling = "sample",
         mix: Mix = "paper",
+        engine: str = "auto",
     ) -> None:
         """
         dim: width D of inputs and encodings.
@@ -67,113 +70,80 @@ class SoftBeamTree(BeamTree):
             mixtures are nearly uniform and depend on the batch and its padding.
         mix: "paper": average the updated sequences. "official": as in the published code, which averages parents,
             states and choices separately.
+        engine: "torch", on any device; "triton", in CUDA graphs (which needs that package too, and a sample's own
+            scaling); or "auto", the best there is.
         """
         super().__init__(dim, beam_size, dropout, stochastic, check_nan=check_nan, cell="grc", mix=mix)
         check_options(epsilon, iterations, scaling)
-        self.epsilon, self.iterations, self.scaling = epsilon, iterations, scaling
+        check_choice("engine", engine, ("auto", "torch", "triton"))
+        if scaling == "official" and engine == "triton":
+            raise ValueError(
+                "engine 'triton' cannot do this: with scaling 'official' a step depends on how many elements there "
+                "are, and all its steps have the same number; engine 'torch' can"
+            )
+        self.epsilon, self.iterations, self.scaling, self.engine = epsilon, iterations, scaling, engine
 
     def _mix_now(self) -> Mix | None:
         return self.mix
 
     def _search(self, request: Request) -> Chart:
-        return search(request, self._second_operator)
+        engine = self.engine if self.scaling == "sample" else "torch"
+        if is_captured(engine, request.leaves) and request.steps:
+            return self._run(request)
+        return mixed_search.search(request, self._second_operator)
 
     def _second_operator(self, scores: Float[Tensor, "B m"], k: int) -> TransportTopK:
         return soft_topk(scores, k, epsilon=self.epsilon, iterations=self.iterations, scaling=self.scaling)
 
+    def _run(self, request: Request) -> Chart:
+        """The search in CUDA graphs."""
+        from beamtree.engine.fused import stretches  # needs triton, which comes with PyTorch's CUDA builds alone
+
+        noise = Noise(request)
+
+        def draw(steps: range) -> Around:
+            T = len(steps)
+            number = torch.arange(steps.start + 1, steps.stop + 1, device=request.lengths.device)
+            drawn = [one for step in steps if (one := noise.at(step)[0]) is not None]
+            offsets = None if request.dropout is None else request.dropout.offsets.expand(T, -1)
+            return Around(number, request.lengths.expand(T, -1), torch.stack(drawn) if drawn else None, offsets)
+
+        ran = stretches.run(self, mixed_search.start(request), (), draw, request.steps)
+        source, choice, *span = ran.notes.unbind(-1)
+        steps = Merged(source, choice, torch.stack(span, dim=-1), ran.states)
+        return mixed_search.make_chart(request, steps, Mixed(*ran.carry))
+
+    def stretch(
+        self, carry: tuple[Tensor, ...], inputs: tuple[Tensor, ...], masks: Sequence[Tensor | None], made: Tensor | None
+    ) -> tuple[Mixed, Float[Tensor, "T B K S"], Int[Tensor, "T B K 4"]]:
+        """T steps, as a loop of `beamtree.engine.fused.stretches` has them: the beams after them, the states that each
+        made, and source, choice and span of each. All have one width, filled up at the right; what lies beyond a
+        sample's own elements has a score of −inf."""
+        beams, around, states, notes = Mixed(*carry), Around(*masks), [], []  # type: ignore[arg-type]
+        for t, number in enumerate(around.number):
+            cell, leaves, K = self.cell, beams.states[:, 0], self.beam_size
+            dropout = None
+            if around.offsets is not None:
+                dropout = NodeDropout(cell.dropout, cell.mask_dim, leaves, offsets=around.offsets[t])
+            request = Request(leaves, around.lengths[t], cell, self.scorer, K, self.mix, dropout=dropout)
+            noise = None if around.noise is None else around.noise[t]
+            given = request, beams, number - 1, noise, self._second_operator
+            beams, merged = mixed_search.advance(*given, live=K, call=mixed_search.at_once)
+            beams = beams._replace(states=F.pad(beams.states, (0, 0, 0, 1)), bounds=F.pad(beams.bounds, (0, 1)))
+            states.append(merged.states)
+            notes.append(torch.cat((merged.source.unsqueeze(2), merged.choice.unsqueeze(2), merged.spans), dim=2))
+        return beams, torch.stack(states), torch.stack(notes)
+
+    def step_weights(self) -> tuple[Tensor, ...]:
+        """Those of what `stretch` computes."""
+        return *self.cell.parameters(), *self.scorer.parameters()
+
+    def step_bytes(self, carry: tuple[Tensor, ...]) -> int:
+        """In backward: some 40 numbers for each of the states'."""
+        return 40 * carry[0].nbytes
+
     def extra_repr(self) -> str:
         return (
             f"beam_size={self.beam_size}, stochastic={self.stochastic}, epsilon={self.epsilon}, "
-            f"iterations={self.iterations}, scaling={self.scaling!r}, mix={self.mix!r}"
+            f"iterations={self.iterations}, scaling={self.scaling!r}, mix={self.mix!r}, engine={self.engine!r}"
         )
-
-
-def search(request: Request, operator: Operator) -> Chart:
-    B, N, S = request.leaves.shape
-    K, device = request.beam_size, request.leaves.device
-    batch = torch.arange(B, device=device).unsqueeze(1)  # (B, 1), indexes together with (B, K)
-    H = request.leaves.unsqueeze(1).expand(B, K, N, S)
-    bounds = torch.arange(N + 1, device=device).expand(B, K, N + 1)  # element i covers bounds[i] to bounds[i+1]
-    scores, live = request.start_scores(), 1  # (B, K); places from `live` on are empty in every sample
-    history, noise, all_active = History(request), Noise(request), request.active
-
-    for step in range(request.steps):
-        parents, log_p = again(propose, request, H[:, :live], bounds[:, :live], step)
-
-        # First operator: J choices for each beam.
-        J = min(K, N - step - 1)
-        candidate_noise = noise.at(step)[0]
-        choices = choose(log_p, J, None if candidate_noise is None else candidate_noise[:, :live])  # (B, live, J)
-        new_scores = (scores[:, :live].unsqueeze(2) + log_p.gather(2, choices)).flatten(1)  # (B, live·J)
-
-        # Second operator: K mixtures of all continuations.
-        best = operator(new_scores, min(K, live * J))
-        new_H = again(mixtures, H[:, :live], parents, choices, best.weights, request.soft)
-        live = new_H.shape[1]
-        order, new_scores = widen(best.indices, K), widen(best.scores, K, -torch.inf)  # (B, K)
-        new_H = widen(new_H, K)  # (B, K, n−1, S)
-        source, choice = order // J, choices.flatten(1).gather(1, order)
-
-        # Finished samples only lose a padded element on the right.
-        active = all_active[:, step, None]  # (B, 1)
-        before = bounds[batch, source]  # (B, K, n+1)
-        history.add(
-            source.where(active, torch.arange(K, device=device)),
-            choice,
-            new_H.gather(2, choice.view(B, K, 1, 1).expand(B, K, 1, S)).squeeze(2),
-            before.gather(2, torch.stack((choice, choice + 2), dim=2)),
-        )
-        H = new_H.where(active[..., None, None], H[:, :, :-1])
-        bounds = shorten(before, choice).where(active[..., None], bounds[:, :, :-1])
-        scores = new_scores.where(active, scores)
-
-    if N > 1:  # the last merge is no choice and adds no score
-        history.add_last(compose(request, H, bounds).squeeze(2), bounds[:, :, ::2])
-    return history.chart(scores)
-
-
-def propose(
-    request: Request, H: Float[Tensor, "B b n S"], bounds: Int[Tensor, "B b n+1"], step: int
-) -> tuple[Float[Tensor, "B b n-1 S"], Float[Tensor, "B b n-1"]]:
-    """The candidate parents of all neighbours and their log-probabilities."""
-    parents = compose(request, H, bounds)
-    return parents, log_probabilities(request, parents, step)
-
-
-def mixtures(
-    H: Float[Tensor, "B b n S"],
-    parents: Float[Tensor, "B b n-1 S"],
-    choices: Int[Tensor, "B b J"],
-    weights: Float[Tensor, "B bJ k"],
-    mix: Mix | None,
-) -> Float[Tensor, "B k n-1 S"]:
-    """The k sequences that mix the continuations of b beams, by the formula above."""
-    B, b, J = choices.shape
-    k = weights.shape[2]
-    v = weights.mT.reshape(B, k, b, J).to(H.dtype)
-    s = v.new_zeros(B, k, b, parents.shape[2]).scatter(3, choices.unsqueeze(1).expand(B, k, b, J), v)  # (B, k, b, n−1)
-    total = v.sum(3, keepdim=True)  # (B, k, b, 1)
-    if mix == "paper":
-        cum = s.cumsum(3)
-        stay, shift = total - cum, cum - s
-    else:  # the published code averages choices, parents and old states apart: the same sum with other weights
-        s = s.sum(2, keepdim=True)  # (B, k, 1, n−1)
-        cum = s.cumsum(3)
-        s, stay, shift = s * total, (1 - cum) * total, (cum - s) * total
-    parts = torch.cat((s, stay, shift), dim=2)  # (B, k, 3b, n−1)
-    states = torch.cat((parents, H[:, :, :-1], H[:, :, 1:]), dim=1)  # (B, 3b, n−1, S)
-    with torch.autocast(H.device.type, enabled=False):  # an average must not lose digits
-        return torch.einsum("bpqi,bqis->bpis", parts, states)
-
-
-def again(function: Callable[..., T], *arguments: Any) -> T:
-    """The function's value; backward computes what is inside it again instead of keeping it."""
-    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
-
-
-def widen(table: Tensor, width: int, value: float = 0) -> Tensor:
-    """The table (B, k, …) with empty places up to `width` beams."""
-    missing = width - table.shape[1]
-    if missing == 0:  # padding with nothing would copy
-        return table
-    return F.pad(table, (*(0 for _ in range(2 * (table.dim() - 2))), 0, missing), value=value)

@@ -100,12 +100,14 @@ def compose_at(
     return compose(request, children, bounds.gather(2, near))
 
 
-def log_probabilities(request: Request, parents: Float[Tensor, "B K m S"], step: int) -> Float[Tensor, "B K m"]:
+def log_probabilities(
+    request: Request, parents: Float[Tensor, "B K m S"], step: int | Int[Tensor, ""]
+) -> Float[Tensor, "B K m"]:
     """Log-softmax of the scorer over the candidates that are there."""
     return normalise(request, request.score(parents), step)
 
 
-def normalise(request: Request, logits: Float[Tensor, "B K m"], step: int) -> Float[Tensor, "B K m"]:
+def normalise(request: Request, logits: Float[Tensor, "B K m"], step: int | Int[Tensor, ""]) -> Float[Tensor, "B K m"]:
     """Log-softmax over the candidates that are there. (A finished sample keeps one, unused.)"""
     left = (request.lengths - 1 - step).clamp(min=1).view(-1, 1, 1)  # (B, 1, 1)
     absent = torch.arange(logits.shape[2], device=logits.device) >= left

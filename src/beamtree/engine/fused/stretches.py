@@ -1,9 +1,9 @@
 """Loops of many small steps, in stretches that are captured in CUDA graphs, where launching is what takes the time.
 
-A step takes a carry and its own inputs, and makes a state, which is a part of the next carry. One graph runs a stretch
-of T steps without gradients. Backward goes from the last stretch to the first: a second graph runs the stretch again
-under autograd, told the states that it made, and takes its gradient there. Between the two only these states are kept,
-the carry before each stretch, and the masks, unless they can be made again.
+A step takes a carry and its own inputs, and makes the next carry and a state to be kept. One graph runs a stretch of T
+steps without gradients. Backward goes from the last stretch to the first: a second graph runs the stretch again under
+autograd, told the states that it made, and takes its gradient there. Between the two only these states are kept, the
+carry before each stretch, and the masks, unless they can be made again.
 
 A graph fits stretches of one size. Its buffers, a copy of the module among them, stay where they are: everything is
 copied in before each run and out after it. The last stretch of a loop is filled up with steps whose inputs and masks
@@ -29,7 +29,7 @@ LONGEST = 16  # steps of a stretch at most: with more, more are run for nothing 
 HELD = 2**29  # bytes of activations that backward holds of a stretch, about
 KEPT = 16  # sizes at most, those used last: batches have few
 
-Carry = tuple[Tensor, ...]
+Carry = tuple[Tensor, ...]  # its integers have no gradient
 Masks = Sequence[Tensor | None]  # whatever has no gradient, such as what dropout keeps, the steps first
 Draw = Callable[[range], Masks]  # the masks of these steps
 
@@ -70,7 +70,7 @@ class Ran(NamedTuple):
 class Down(NamedTuple):
     """What backward gives for a stretch."""
 
-    carry: Carry  # before the first step
+    carry: Carry  # before the first step, its floats
     inputs: tuple[Tensor, ...]
     weights: tuple[Tensor, ...]
 
@@ -135,7 +135,7 @@ class Run(torch.autograd.Function):
         ctx.how, ctx.T, ctx.starts, ctx.size = how, T, starts, len(tensors)
         # The weights too, so that PyTorch objects if they change before backward.
         ctx.save_for_backward(*tensors, states, *kept)
-        ctx.mark_non_differentiable(notes)
+        ctx.mark_non_differentiable(notes, *(tensor for tensor in carry if not tensor.is_floating_point()))
         return states, notes, *carry
 
     @staticmethod
@@ -146,7 +146,7 @@ class Run(torch.autograd.Function):
         each = len(kept) // len(ctx.starts)  # tensors that were kept for a stretch: its carry and masks
         d_inputs = tuple(torch.zeros_like(tensor) for tensor in inputs)
         d_weights = [torch.zeros_like(weight) for weight in tensors[how.weights :]]
-        graphs = None
+        graphs, d_carry = None, floats(d_carry, tensors[:C])
         with in_float32(states.device):
             for number, first in reversed(list(enumerate(ctx.starts))):
                 steps = slice(first, min(first + ctx.T, how.steps))
@@ -159,7 +159,9 @@ class Run(torch.autograd.Function):
                 for whole, part in zip(d_inputs, found.inputs, strict=True):
                     whole[steps] = part[: steps.stop - first]
                 torch._foreach_add_(d_weights, list(found.weights))
-        return None, *d_carry, *d_inputs, *d_weights
+        found_carry = iter(d_carry)
+        all_carry = (next(found_carry) if tensor.is_floating_point() else None for tensor in tensors[:C])
+        return None, *all_carry, *d_inputs, *d_weights
 
 
 class Graphs:
@@ -170,7 +172,8 @@ class Graphs:
         self.loop = copy.deepcopy(loop)
         for weight in self.loop.step_weights():
             weight.requires_grad_()  # also of what the user has frozen
-        self.carry, self.d_carry = (tuple(torch.zeros_like(tensor) for tensor in carry) for _ in range(2))
+        self.carry = tuple(torch.zeros_like(tensor) for tensor in carry)
+        self.d_carry = tuple(torch.zeros_like(tensor) for tensor in floats(carry))
         self.inputs = tuple(tensor.new_zeros(T, *tensor.shape[1:]) for tensor in inputs)
         self.masks = tuple(None if mask is None else mask.new_zeros(T, *mask.shape[1:]) for mask in masks)
         self.made: tuple[Tensor, Tensor] | None = None  # states and their gradient, from the first backward on
@@ -207,13 +210,21 @@ class Graphs:
     def _pull_back(self, states: Shaped[Tensor, "T *state"], gradient: Shaped[Tensor, "T *state"]) -> Down:
         # Leaves of their own, and nothing but gradients is returned: PyTorch ties what a gradient arrives at to the
         # stream that it was first used on, so nothing of one launch may live on in the capture.
-        carry, inputs = (tuple(own.detach().requires_grad_() for own in part) for part in (self.carry, self.inputs))
+        carry, inputs = (
+            tuple(own.detach().requires_grad_(own.is_floating_point()) for own in part)
+            for part in (self.carry, self.inputs)
+        )
         with torch.enable_grad():
             after, found, _ = self.loop.stretch(carry, inputs, self.masks, states)
-        wanted = (*carry, *inputs, *self.loop.step_weights())
-        down = torch.autograd.grad((*after, found), wanted, (*self.d_carry, gradient))
-        C, last = len(carry), len(carry) + len(inputs)
+        wanted = (*floats(carry), *inputs, *self.loop.step_weights())
+        down = torch.autograd.grad((*floats(after), found), wanted, (*self.d_carry, gradient))
+        C, last = len(self.d_carry), len(self.d_carry) + len(inputs)
         return Down(down[:C], down[C:last], down[last:])
+
+
+def floats(parts: Sequence[Tensor], like: Sequence[Tensor] | None = None) -> Carry:
+    """Of a carry, or of what belongs to `like`: the parts that can have a gradient."""
+    return tuple(part for part, own in zip(parts, like or parts, strict=True) if own.is_floating_point())
 
 
 def fill(buffers: Sequence[Tensor | None], values: Sequence[Tensor | None]) -> None:
