@@ -9,6 +9,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+FEW = 2**15  # numbers
+
+
+def gelu(x: Float[Tensor, "*nodes width"]) -> Float[Tensor, "*nodes width"]:
+    """GELU. A CPU leaves it to oneDNN, which is fast with many numbers but takes longer to begin than it takes PyTorch
+    to be done with few. What does not lie in order is left to PyTorch."""
+    if x.dim() == 2 and x.device.type == "cpu" and x.numel() < FEW:
+        return F.gelu(x.mT).mT
+    return F.gelu(x)
+
 
 class Cell(nn.Module):
     """What every cell has. A subclass sets the widths and defines `forward` and `leaf`."""
@@ -63,7 +73,7 @@ class GRC(Cell):
         mask: Float[Tensor, "*nodes mask"] | None = None,
     ) -> Float[Tensor, "*nodes state"]:
         children = torch.cat((left, right), dim=-1)  # (…, 2D)
-        inner = self.drop(F.gelu(self.expand(children)), mask)  # (…, 4D)
+        inner = self.drop(gelu(self.expand(children)), mask)  # (…, 4D)
         gates = self.gates(inner)  # (…, 4D)
         z, h, c = gates[..., : 3 * self.dim].sigmoid().chunk(3, dim=-1)  # (…, D) each
         return self.norm(torch.addcmul(torch.addcmul(z * left, h, right), c, gates[..., 3 * self.dim :]))

@@ -24,7 +24,7 @@ class EfficientBeamTree(BeamTree):
     """A search with a beam that scores candidates before it composes them."""
 
     paper = "Ray Chowdhury & Caragea 2023b"
-    cost = Cost("K(N−1)", "N−1", "K·N·D")
+    cost = Cost("≤ K(N−1)", "N−1", "K·N·D")
 
     def __init__(
         self,

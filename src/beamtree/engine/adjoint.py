@@ -65,17 +65,19 @@ class GRCAdjoint(Adjoint):
     """
 
     def __init__(self, cell: GRC, children: Tensor, mask: Tensor | None) -> None:
-        self.cell, self.mask = cell, mask
+        self.cell = cell
         self.children, (left, right) = children.flatten(1), children.unbind(1)  # (R, 2D), (R, D)
-        self.a = cell.expand(self.children).to(left.dtype)  # (R, 4D)
-        self.inner = F.gelu(self.a) if mask is None else F.gelu(self.a).mul_(mask)
+        a = cell.expand(self.children).to(left.dtype)  # (R, 4D)
+        self.inner, self.slope = F.gelu(a), aten.gelu_backward(torch.ones_like(a), a)  # g, mask ⊙ GELU'(a)
+        if mask is not None:
+            self.inner, self.slope = self.inner.mul_(mask), self.slope.mul_(mask)
         gates = cell.gates(self.inner).to(left.dtype).view(len(left), 4, cell.dim)  # (R, 4, D)
         self.open = gates[:, :3].sigmoid()  # σ(z), σ(h), σ(c)
         self.update = gates[:, 3]  # u
         z, h, c = self.open.unbind(1)
         self.total = torch.addcmul(torch.addcmul(z * left, h, right), c, self.update)  # (R, D)
         _, self.mean, self.scale = aten.native_layer_norm(self.total, [cell.dim], None, None, cell.norm.eps)
-        self.d_inner, self.d_gates = torch.empty_like(self.a), torch.empty_like(gates)
+        self.d_inner, self.d_gates = torch.empty_like(a), torch.empty_like(gates)
         self.d_norm: list[Tensor] = []
 
     def pull_back(self, rows: slice, gradient: Float[Tensor, "rows S"]) -> Float[Tensor, "rows 2 S"]:
@@ -109,9 +111,7 @@ class GRCAdjoint(Adjoint):
         """From dp and d[z; h; c; u] on."""
         cell, dtype = self.cell, total.dtype
         inner = (self.d_gates[rows].flatten(1) @ cell.gates.weight).to(dtype)  # (R, 4D)
-        if self.mask is not None:
-            inner = inner.mul_(self.mask[rows])
-        inner = aten.gelu_backward.grad_input(inner, self.a[rows], grad_input=self.d_inner[rows])
+        inner = torch.mul(inner, self.slope[rows], out=self.d_inner[rows])
         children = (inner @ cell.expand.weight).to(dtype).view(len(total), 2, cell.dim)  # (R, 2, D)
         return torch.addcmul(children, self.open[rows, :2], total.unsqueeze(1))
 

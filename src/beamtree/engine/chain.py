@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from beamtree.cells import GRC
+from beamtree.cells import GRC, gelu
 from beamtree.dropout import NodeDropout
 from beamtree.engine.adjoint import GRCAdjoint
 from beamtree.engine.autocast import Autocast
@@ -73,7 +73,7 @@ def go(
     ready = F.linear(leaves, W1_right, cell.expand.bias)  # (T, B, 4D)
     states, h = torch.empty_like(leaves), start
     for step, leaf in enumerate(leaves.unbind(0)):
-        inner = F.gelu(torch.addmm(ready[step], h, W1_left.mT))  # (B, 4D)
+        inner = gelu(torch.addmm(ready[step], h, W1_left.mT))  # (B, 4D)
         if mask is not None:
             inner = inner * mask[step]
         gates = cell.gates(inner).view(len(h), 4, cell.dim)  # (B, 4, D)

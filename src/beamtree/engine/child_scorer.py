@@ -11,6 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from beamtree.cells import gelu
+
 
 class ChildScorer(nn.Linear):
     """Its own weight and bias are w and b; V and c are those of `hidden`."""
@@ -24,7 +26,7 @@ class ChildScorer(nn.Linear):
         return pairs[..., : self.in_features].flatten(-2)  # (…, 2d)
 
     def logits(self, pairs: Float[Tensor, "*pairs 2 S"]) -> Float[Tensor, "*pairs"]:
-        logits: Tensor = self(F.gelu(self.hidden(self.read(pairs))))
+        logits: Tensor = self(gelu(self.hidden(self.read(pairs))))
         return logits.squeeze(-1)
 
     def pull_back(

@@ -30,6 +30,9 @@ class Pool:
         self.request, self.absent, self.used = request, size, 0
         self.heights: Tensor | None = None  # (P,): of every node, where a search notes them
         self.states, self.logits, self.children, self.spans, self.numbers = tables or new_tables(request, size)
+        self.waiting: Tensor | None = None  # (P,): whether a candidate has no state yet, where that is of use
+        if request.scores_children and not leaves.is_cuda:
+            self.waiting = torch.ones(size + 1, dtype=torch.bool, device=leaves.device)
         number = self.numbers[: B * N].unsqueeze(1)
         self.add(leaves, torch.cat((number // N, number % N, number % N + 1), dim=1).view(B, N, 3))
 
@@ -62,6 +65,9 @@ class Pool:
         # Two beams may choose one candidate, which then is composed twice, to the same. Some choose the absent node,
         # whose state is finite and has no part in anything.
         chosen = chosen.flatten()
+        if self.waiting is not None:  # half of them another beam has chosen before; a GPU would wait to know how many
+            chosen = chosen.masked_select(self.waiting.index_select(0, chosen))
+            self.waiting.index_fill_(0, chosen, False)
         for low in range(0, len(chosen), AT_ONCE):
             numbers = chosen[low : low + AT_ONCE]
             pairs = take(self.children, numbers)  # (n, 2)

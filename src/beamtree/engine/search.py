@@ -10,7 +10,7 @@ candidates of each kept beam: N−1 + 2K(N−2) cells a sample in all. Every ste
 a result on the host.
 
 Where the scorer reads children, new candidates are only scored, and it is the one chosen candidate of each kept beam
-that a step composes: K(N−1) cells a sample.
+that a step composes, unless another beam has chosen it before: K(N−1) cells a sample at most.
 """
 
 from collections.abc import Iterable

@@ -45,10 +45,8 @@ class FusedGRCAdjoint(GRCAdjoint):
         D, E, sizes = cell.dim, 4 * cell.dim, tile(count, precision(total.device))
         found = total.new_empty(count, 2, D)
         kernels.inner_gradient[(triton.cdiv(count, sizes["BM"]), triton.cdiv(E, sizes["BN"]))](
-            self.d_gates, cell.gates.weight, self.a, self.a if self.mask is None else self.mask, self.d_inner,
-            first, count, E,
-            MASKED=self.mask is not None, **sizes,
-        )  # fmt: skip
+            self.d_gates, cell.gates.weight, self.slope, self.d_inner, first, count, E, **sizes
+        )
         kernels.child_gradient[(triton.cdiv(count, sizes["BM"]), triton.cdiv(2 * D, sizes["BN"]))](
             self.d_inner, cell.expand.weight, self.d_total, self.open, found, first, count, D, E,
             **sizes,

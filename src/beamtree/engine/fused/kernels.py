@@ -350,9 +350,9 @@ def gate_gradient(
 
 @triton.jit(do_not_specialize=["first", "count"])
 def inner_gradient(
-    d_gates, weight, a, mask, d_inner,
+    d_gates, weight, slope, d_inner,
     first, count, E,
-    MASKED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, METHOD: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, METHOD: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * BM + tl.arange(0, BM)
     column = tl.program_id(1) * BN + tl.arange(0, BN)
@@ -361,11 +361,7 @@ def inner_gradient(
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     acc = _product(d_gates, row, weight, column, column_inside, acc, E, E, E, BK, METHOD, row_inside)
     place, both = row[:, None] * E + column[None, :], row_inside[:, None] & column_inside[None, :]
-    x = tl.load(a + place, mask=both, other=0.0)
-    slope = 0.5 * (1.0 + tl.erf(x * ROOT_HALF)) + x * tl.exp(-0.5 * x * x) * DENSITY
-    if MASKED:
-        slope *= tl.load(mask + place, mask=both, other=0.0)
-    tl.store(d_inner + place, acc * slope, mask=both)
+    tl.store(d_inner + place, acc * tl.load(slope + place, mask=both, other=0.0), mask=both)
 
 
 @triton.jit(do_not_specialize=["first", "count"])
