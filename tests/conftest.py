@@ -20,7 +20,15 @@ if installed("triton"):
     if not torch.cuda.is_available():
         os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU, slowly
     # Triton reads the source of its kernels, which must be as it was written: imported before the hook is there.
-    for file in ("kernels", "replay_kernels", "soft_kernels", "straight_through_kernels", "sinkhorn", "windows"):
+    for file in (
+        "kernels",
+        "replay_kernels",
+        "soft_kernels",
+        "straight_through_kernels",
+        "sinkhorn",
+        "windows",
+        "masks",
+    ):
         name, path = f"beamtree.engine.fused.{file}", Path(__file__).parents[1] / f"src/beamtree/engine/fused/{file}.py"
         spec = importlib.util.spec_from_file_location(name, path)
         sys.modules[name] = importlib.util.module_from_spec(spec)

@@ -1,7 +1,9 @@
 """Checks of what a user passes. Each error names the argument, its value, and what is allowed."""
 
 import difflib
+import importlib.util
 from collections.abc import Iterable
+from functools import cache
 from numbers import Integral, Real
 
 import torch
@@ -71,3 +73,9 @@ def check_inputs(x: Tensor, lengths: Tensor, dim: int, weight: Tensor, nan: bool
 
 def _kind(value: object) -> str:
     return f"a tensor of {value.dtype}" if isinstance(value, Tensor) else f"of type {type(value).__name__}"
+
+
+@cache
+def is_installed(package: str) -> bool:
+    """Whether it can be imported; looked up once."""
+    return importlib.util.find_spec(package) is not None

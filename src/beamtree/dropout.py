@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from beamtree.checks import is_installed
+
 
 class NodeDropout:
     """Masks for the nodes of one forward pass, already scaled by 1 / (1 − rate)."""
@@ -42,6 +44,10 @@ class NodeDropout:
         """The masks of the nodes that join these spans; a span is (sample, start, end)."""
         # Large odd factors keep the sums of different nodes apart; the hash then makes them unlike each other.
         key = (torch.cat((left, right[..., 2:]), dim=-1) * self.factors).sum(-1, keepdim=True)
+        if key.is_cuda and self.dtype == torch.float32 and is_installed("triton"):
+            from beamtree.engine.fused.masks import masks
+
+            return masks(key, self.offsets, self.width, self.threshold, self.scale)
         words = mix(key.int() + self.offsets)  # (…, ⌈width / 2⌉)
         numbers = words.view(torch.int16)[..., : self.width]  # uniform over all of int16
         # Compared as floats, which hold them exactly: a CPU does that five times as fast.

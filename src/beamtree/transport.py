@@ -16,7 +16,6 @@ gradient from the linear system that keeps the sums of rows and columns, not by 
 As in `beamtree.topk`, a score of −inf marks an entry that is not there. Nothing here knows of trees or beams.
 """
 
-import importlib.util
 import math
 from typing import Any, Literal, NamedTuple
 
@@ -26,7 +25,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from beamtree.checks import check_choice, check_integer
+from beamtree.checks import check_choice, check_integer, is_installed
 from beamtree.topk import check_scores, rank
 
 Scaling = Literal["sample", "official"]
@@ -189,7 +188,7 @@ def scalings(
 
 def _kernels(is_cuda: bool, m: int, n: int) -> Any:
     """The module that has them, where they can be used."""
-    if not is_cuda or importlib.util.find_spec("triton") is None:
+    if not is_cuda or not is_installed("triton"):
         return None
     from beamtree.engine.fused import sinkhorn
 
