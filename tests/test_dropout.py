@@ -112,6 +112,18 @@ def test_without_a_generator_the_global_seed_repeats_the_masks() -> None:
     assert not second.equal(first)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.3, 0.9, 0.999999])
+def test_other_devices_see_the_masks_of_a_cpu(rate: float, dtype: torch.dtype) -> None:
+    drop = NodeDropout(rate, 33, torch.zeros((), dtype=dtype), torch.Generator().manual_seed(5))
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.randint(-(2**20), 2**20, (2, 50, 3), generator=generator) for _ in range(2))
+    masks = drop.mask(left, right)
+    assert masks.shape == (2, 50, 33)
+    assert masks.dtype == dtype
+    assert masks.equal(drop._by_torch(drop._key(left, right)))
+
+
 @pytest.mark.parametrize("name", BEAM_TREES)
 def test_every_engine_sees_the_same_masks_and_repeats_them(name: str) -> None:
     """With a generator they depend on it alone; the encoding and all gradients come out the same."""

@@ -33,6 +33,5 @@ def test_masks_are_those_of_pytorch(shape, width, rate, seed):
     dropout = NodeDropout(rate, width, torch.zeros(()), torch.Generator().manual_seed(seed))
     left, right = nodes(shape, seed)
     expected = dropout.mask(left, right)
-    key = (torch.cat((left, right[..., 2:]), dim=-1) * dropout.factors).sum(-1, keepdim=True)
-    given = key.to(DEVICE), dropout.offsets.to(DEVICE), width, dropout.threshold, dropout.scale
+    given = dropout._key(left, right).to(DEVICE), dropout.offsets.to(DEVICE), width, dropout.threshold, dropout.scale
     assert torch.equal(masks.masks(*given).cpu(), expected)
