@@ -99,26 +99,28 @@ def search(pool: Pool) -> tuple[Trace, list[Draw]]:
     request = pool.request
     rows = first_rows(pool)  # (B, K, m+2)
     scores = request.start_scores()
-    noise, all_active, here = Noise(request), request.active, torch.arange(rows.shape[2], device=rows.device)
+    noise, here = Noise(request), torch.arange(max(rows.shape[2], 3), device=rows.device)
     draws, actions, nodes = [], [], []
-    for number in range(request.steps):
-        active, m = all_active[:, number, None], rows.shape[2] - 2  # (B, 1)
-        candidates, candidate_noise = rows[..., 1:-1], noise.at(number)[0]
+    # `narrow` and `select` do what brackets do, in less time, which counts here.
+    two, three = here.narrow(0, 0, 2), here.narrow(0, 0, 3)
+    for number, active in enumerate(request.active.unsqueeze(1).unbind(2)):  # (B, 1)
+        m = rows.shape[2] - 2
+        candidates, candidate_noise = rows.narrow(2, 1, m), noise.at(number)[0]
         log_p = pool.logits.take(candidates).log_softmax(-1)  # (B, K, m)
-        noisy = log_p if candidate_noise is None else log_p + candidate_noise[..., :m]
+        noisy = log_p if candidate_noise is None else log_p + candidate_noise.narrow(2, 0, m)
         column = noisy.argmax(-1, keepdim=True)  # (B, K, 1)
         scores = (scores + log_p.gather(2, column).squeeze(2)).where(active, scores)
         draws.append(Draw(candidates, noisy.softmax(-1)))
 
         # The drawn candidate and its neighbours leave; in a finished sample, the absent node at the end of its row.
         column = column.where(active.unsqueeze(2), m + 1)
-        left, drawn, right = rows.gather(2, (column + here[:3]).clamp_(max=m + 1)).unbind(2)  # (B, K)
+        left, drawn, right = rows.gather(2, (column + three).clamp_(max=m + 1)).unbind(2)  # (B, K)
         beside = torch.stack((left, right), dim=2)  # (B, K, 2)
-        outer = take(pool.children, beside).diagonal(dim1=2, dim2=3)  # the left one's left child, the right one's right
-        pairs = torch.stack((outer[..., 0], drawn, drawn, outer[..., 1]), dim=2).unflatten(2, (2, 2))
+        children = take(pool.children, beside).flatten(2)  # (B, K, 2·2)
+        pairs = torch.stack((children.select(2, 0), drawn, drawn, children.select(2, 3)), dim=2).unflatten(2, (2, 2))
         born = pool.compose(pairs, beside != pool.absent)  # (B, K, 2)
-        rows = rows[..., :-1].where(here[: m + 1] <= column, rows[..., 1:])
-        rows.scatter_(2, (column + here[:2]).clamp_(max=m), born)
+        rows = rows.narrow(2, 0, m + 1).where(here.narrow(0, 0, m + 1) <= column, rows.narrow(2, 1, m + 1))
+        rows.scatter_(2, (column + two).clamp_(max=m), born)
         actions.append(column.squeeze(2))
         nodes.append(drawn)
     if request.candidates:
