@@ -298,6 +298,17 @@ def test_a_captured_search_keeps_a_fraction_of_what_torch_does(stretches, monkey
     assert 0 < 3 * kept["triton"] < kept["torch"]
 
 
+def test_inference_and_training_share_graphs(stretches):
+    encoder = make(engine="triton").eval()
+    x, lengths = inputs([7, 4])
+    with torch.inference_mode():
+        inferred = [encoder(x, lengths).state for _ in range(2)]
+    trained = encoder(x, lengths).state
+    trained.sum().backward()
+    assert all(torch.equal(state, trained) for state in inferred)
+    assert len(stretches._kept) == 1
+
+
 @pytest.mark.usefixtures("stretches")
 def test_the_published_scaling_is_not_captured(monkeypatch):
     monkeypatch.setattr(SoftBeamTree, "_run", None)

@@ -68,3 +68,14 @@ def test_auto_captures_what_it_can(stretches):
     for scaling, sizes in (("official", 0), ("sample", 1)):
         make(scaling=scaling)(*given(LENGTHS)).state.sum().backward()
         assert len(stretches._kept) == sizes
+
+
+def test_inference_and_training_share_graphs(stretches):
+    encoder = make().eval()
+    x, lengths = given(LENGTHS)
+    with torch.inference_mode():
+        inferred = [encoder(x, lengths).state for _ in range(2)]
+    trained = encoder(x, lengths).state
+    trained.sum().backward()
+    assert all(torch.equal(state, trained) for state in inferred)
+    assert len(stretches._kept) == 1
