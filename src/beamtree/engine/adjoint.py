@@ -78,7 +78,7 @@ class GRCAdjoint(Adjoint):
         self.total = torch.addcmul(torch.addcmul(z * left, h, right), c, self.update)  # (R, D)
         _, self.mean, self.scale = aten.native_layer_norm(self.total, [cell.dim], None, None, cell.norm.eps)
         self.d_inner, self.d_gates = torch.empty_like(a), torch.empty_like(gates)
-        self.d_norm: list[Tensor] = []
+        self.gradient = torch.empty_like(self.total)  # as it comes in, for the weights of LayerNorm
 
     def pull_back(self, rows: slice, gradient: Float[Tensor, "rows S"]) -> Float[Tensor, "rows 2 S"]:
         return self.to_children(rows, self.to_gates(rows, gradient))
@@ -86,7 +86,8 @@ class GRCAdjoint(Adjoint):
     def to_gates(self, rows: slice, gradient: Float[Tensor, "rows S"]) -> Float[Tensor, "rows D"]:
         """dp; d[z; h; c; u] is kept."""
         cell, open_ = self.cell, self.open[rows]
-        total, *d_norm = aten.native_layer_norm_backward(
+        self.gradient[rows] = gradient
+        total, *_ = aten.native_layer_norm_backward(
             gradient,
             self.total[rows],
             [cell.dim],
@@ -94,12 +95,8 @@ class GRCAdjoint(Adjoint):
             self.scale[rows],
             cell.norm.weight,
             cell.norm.bias,
-            [True, True, True],
+            [True, False, False],
         )
-        if self.d_norm:
-            torch._foreach_add_(self.d_norm, d_norm)
-        else:
-            self.d_norm = d_norm
         gates, wide = self.d_gates[rows], total.unsqueeze(1)  # (R, 4, D), (R, 1, D)
         torch.mul(wide, self.children[rows].view(-1, 2, cell.dim), out=gates[:, :2])
         torch.mul(total, self.update[rows], out=gates[:, 2])
@@ -116,13 +113,14 @@ class GRCAdjoint(Adjoint):
         return torch.addcmul(children, self.open[rows, :2], total.unsqueeze(1))
 
     def weight_gradients(self) -> Gradients:
-        d_gates = self.d_gates.flatten(1)
+        d_gates, hat = self.d_gates.flatten(1), (self.total - self.mean) * self.scale
         return (
             self.d_inner.mT @ self.children,
             self.d_inner.sum(0),
             d_gates.mT @ self.inner,
             d_gates.sum(0),
-            *self.d_norm,
+            (self.gradient * hat).sum(0),
+            self.gradient.sum(0),
         )
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from beamtree.cells import GRC
-from beamtree.engine.adjoint import Gradients, GRCAdjoint
+from beamtree.engine.adjoint import GRCAdjoint
 from beamtree.engine.fused import kernels
 from beamtree.engine.fused.products import MANY, precision, tile
 
@@ -26,7 +26,6 @@ class FusedGRCAdjoint(GRCAdjoint):
     ) -> None:
         super().__init__(cell, children, mask)
         self.d_total = torch.empty_like(self.total)  # (R, D)
-        self.gradient = torch.empty_like(self.total)  # as it came in, for the weights of LayerNorm
 
     def to_gates(self, rows: slice, gradient: Float[Tensor, "rows S"]) -> Float[Tensor, "rows D"]:
         cell, first = self.cell, rows.start or 0
@@ -52,8 +51,3 @@ class FusedGRCAdjoint(GRCAdjoint):
             **sizes,
         )  # fmt: skip
         return found
-
-    def weight_gradients(self) -> Gradients:
-        hat = (self.total - self.mean) * self.scale
-        self.d_norm = [(self.gradient * hat).sum(0), self.gradient.sum(0)]
-        return super().weight_gradients()
