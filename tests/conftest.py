@@ -88,3 +88,14 @@ def shape_checks_off():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", before)
+
+
+@pytest.fixture
+def stretches():
+    """The module of captured stretches, of which none is kept from one test to the next."""
+    pytest.importorskip("triton")
+    from beamtree.engine.fused import release, stretches
+
+    release()
+    yield stretches
+    release()

@@ -228,15 +228,6 @@ def test_halting_ends_the_iterations():
     assert halting < patient == 12
 
 
-@pytest.fixture
-def stretches():
-    pytest.importorskip("triton")
-    from beamtree.engine.fused import stretches
-
-    yield stretches
-    stretches.release()
-
-
 def without_kernels(patch, dtype=torch.float64):
     """Averages by matrices also where steps are captured: without a GPU kernels take long."""
     patch.setattr(crvnn, "by_windows", partial(by_matrices, dtype=dtype))

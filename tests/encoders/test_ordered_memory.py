@@ -237,15 +237,6 @@ def both_engines(lengths, seed=0, **options):
     return found
 
 
-@pytest.fixture
-def stretches():
-    pytest.importorskip("triton")
-    from beamtree.engine.fused import stretches
-
-    yield stretches
-    stretches.release()
-
-
 @pytest.mark.parametrize(
     "rates", [{}, {"dropout": 0.3}, {"memory_dropout": 0.3}, {"dropout": 0.2, "memory_dropout": 0.1}]
 )

@@ -18,6 +18,7 @@ from beamtree.engine import chain, mixed_search
 from beamtree.interop import load_official, official_names
 from beamtree.transport import soft_topk
 from beamtree.trees import Tree
+from captured import assert_inference_and_training_share_graphs
 from golden_cases import FILES, Golden
 from support import Replayed, assert_batch_does_not_matter, assert_same, everything, inputs
 
@@ -241,16 +242,11 @@ def test_encodings_and_gradients_are_those_of_the_published_code(path: Path, mon
 
 
 @pytest.fixture
-def stretches(monkeypatch):
-    """The captured engine, which launches its graphs here as it would on a GPU."""
-    pytest.importorskip("triton")
-    from beamtree.engine.fused import stretches
-
+def stretches(stretches, monkeypatch):
+    """With what makes a real graph harder to use, in float64."""
     monkeypatch.setattr(stretches, "Captured", Replayed)
     monkeypatch.setattr(chain, "why_not_captured", lambda leaves: None)  # which wants float32
-    stretches.release()
-    yield stretches
-    stretches.release()
+    return stretches
 
 
 def both_engines(lengths, seed=0, **options):
@@ -300,13 +296,7 @@ def test_a_captured_search_keeps_a_fraction_of_what_torch_does(stretches, monkey
 
 def test_inference_and_training_share_graphs(stretches):
     encoder = make(engine="triton").eval()
-    x, lengths = inputs([7, 4])
-    with torch.inference_mode():
-        inferred = [encoder(x, lengths).state for _ in range(2)]
-    trained = encoder(x, lengths).state
-    trained.sum().backward()
-    assert all(torch.equal(state, trained) for state in inferred)
-    assert len(stretches._kept) == 1
+    assert_inference_and_training_share_graphs(encoder, *inputs([7, 4]), stretches)
 
 
 @pytest.mark.usefixtures("stretches")

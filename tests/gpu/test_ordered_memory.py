@@ -5,19 +5,10 @@ import torch
 from torch.testing import assert_close
 
 from beamtree.encoders.ordered_memory import OrderedMemory
-from support import assert_same, everything, inputs
+from captured import assert_a_seed_repeats, assert_inference_and_training_share_graphs, compare, on_gpu
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("stretches")]
 LENGTHS = [40, 33, 17, 3, 2, 1]
-
-
-@pytest.fixture(autouse=True)
-def stretches():
-    from beamtree.engine.fused import release, stretches
-
-    release()
-    yield stretches
-    release()
 
 
 def make(seed=0, dim=16, strength=3.0, **options):
@@ -27,18 +18,6 @@ def make(seed=0, dim=16, strength=3.0, **options):
     with torch.no_grad():
         encoder.scorer.weight.mul_(strength)
     return encoder.cuda()
-
-
-def on_gpu(lengths, seed=0, dim=16):
-    return (t.cuda() for t in inputs(lengths, dim=dim, seed=seed, dtype=torch.float32))
-
-
-def compare(encoder, lengths, seed=0, atol=5e-4):
-    """Everything that both engines give, under the same dropout."""
-    found = []
-    for encoder.engine in ("torch", "triton"):
-        found.append(everything(encoder, *on_gpu(lengths, seed, encoder.dim)))
-    assert_same(*found, atol=atol)
 
 
 def test_a_gpu_computes_what_a_cpu_does(stretches):
@@ -98,23 +77,11 @@ def test_passes_of_two_sizes_may_be_under_way(stretches):
 
 
 def test_a_seeded_pass_repeats_exactly():
-    encoder = make(dropout=0.3, memory_dropout=0.3)
-    x, lengths = on_gpu(LENGTHS)
-    seeds = (1, 1, 1, 2)
-    first, *again, other = (encoder(x, lengths, generator=torch.Generator("cuda").manual_seed(s)).state for s in seeds)
-    assert all(torch.equal(first, state) for state in again)
-    assert not torch.equal(first, other)
+    assert_a_seed_repeats(make(dropout=0.3, memory_dropout=0.3), LENGTHS)
 
 
 def test_inference_and_training_share_graphs(stretches):
-    encoder = make().eval()
-    x, lengths = on_gpu(LENGTHS)
-    with torch.inference_mode():
-        inferred = [encoder(x, lengths).state for _ in range(2)]
-    trained = encoder(x, lengths).state
-    trained.sum().backward()
-    assert all(torch.equal(state, trained) for state in inferred)
-    assert len(stretches._kept) == 1
+    assert_inference_and_training_share_graphs(make().eval(), *on_gpu(LENGTHS), stretches)
 
 
 @pytest.mark.parametrize("engine", ["torch", "triton"])
