@@ -27,6 +27,7 @@ if installed("triton"):
         "straight_through_kernels",
         "sinkhorn",
         "windows",
+        "masks",
     ):
         name, path = f"beamtree.engine.fused.{file}", Path(__file__).parents[1] / f"src/beamtree/engine/fused/{file}.py"
         spec = importlib.util.spec_from_file_location(name, path)

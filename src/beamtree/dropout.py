@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from beamtree.checks import is_installed
+
 FACTORS = (0x2545F491, 0x3C6EF373, 0x1B873593, 0x6C62272F)  # of sample, start, middle and end
 ROUNDS = ((16, 0x21F0AAAD), (15, 0x735A2D97), (15, 1))  # of the hash: a shift and a factor
 
@@ -45,7 +47,12 @@ class NodeDropout:
         """The masks of the nodes that join these spans; a span is (sample, start, end)."""
         if left.device.type == "cpu":
             return self._by_numpy(left, right)
-        return self._by_torch(self._key(left, right))
+        key = self._key(left, right)
+        if key.is_cuda and self.dtype == torch.float32 and is_installed("triton"):
+            from beamtree.engine.fused.masks import masks
+
+            return masks(key, self.offsets, self.width, self.threshold, self.scale)
+        return self._by_torch(key)
 
     def _key(self, left: Int[Tensor, "*nodes 3"], right: Int[Tensor, "*nodes 3"]) -> Int[Tensor, "*nodes 1"]:
         """Large odd factors keep the sums of different nodes apart; the hash then makes them unlike each other."""

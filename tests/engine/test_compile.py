@@ -20,7 +20,7 @@ if torch.cuda.is_available():
 from triton.runtime.interpreter import InterpretedFunction
 
 from beamtree.engine import fused
-from beamtree.engine.fused import products, sinkhorn, windows
+from beamtree.engine.fused import masks, products, sinkhorn, windows
 
 SCRIPT = Path(__file__).with_name("compile_kernels.py")
 CASES = [
@@ -81,9 +81,10 @@ def test_kernels_compile(launches, monkeypatch):
     sinkhorn.scalings(one, one[..., :1], one[:, :2, :1], iterations=1)
     sinkhorn.cost_gradient(one.float() / 2, one.float(), epsilon=0.1)
     total, values = torch.arange(4.0, dtype=torch.float64)[None].requires_grad_(), torch.randn(1, 3, 4).requires_grad_()
-    once = windows.averages(total, values)
-    windows.averages(total, once).sum().backward()
-    windows.averages(total, values.double()).sum().backward()
+    once = windows.averages(total, total.detach(), values)
+    windows.averages(total, total.detach(), once).sum().backward()
+    windows.averages(total, total.detach(), values.double()).sum().backward()
+    masks.masks(torch.ones(1, 1, dtype=torch.long), torch.ones(2, dtype=torch.int32), 4, threshold=0, scale=2.0)
     done = compile_all(launches)
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
     launched = {name for _, name, *_ in launches.values()}

@@ -280,7 +280,8 @@ def by_windows(existence: Float[Tensor, "B S"]) -> Average:
     """In kernels that sum up what is near."""
     from beamtree.engine.fused.windows import averages  # needs triton, which comes with PyTorch's CUDA builds alone
 
-    return partial(averages, edges(existence))
+    total = edges(existence)
+    return partial(averages, total, total.detach().cummax(1).values)
 
 
 def by_matrices(existence: Float[Tensor, "B S"], dtype: torch.dtype) -> Average:

@@ -137,12 +137,15 @@ def average_gradient(  # type: ignore[no-untyped-def]
     tl.store(d_totals + b * (S + 1) + j, tl.sum(d_total))
 
 
-def averages(total: Float[Tensor, "B edges"], values: Float[Tensor, "B *sides S D"]) -> Float[Tensor, "B 2 S D"]:
+def averages(
+    total: Float[Tensor, "B edges"], rising: Float[Tensor, "B edges"], values: Float[Tensor, "B *sides S D"]
+) -> Float[Tensor, "B 2 S D"]:
     """Of the values to the left and to the right of each position; or of some values to the left, others to the right.
 
-    total: where each position begins, and where the last ends, rising, in float64.
+    total: where each position begins, and where the last ends, in float64; what gets the gradient.
+    rising: the same without what rounding has let fall; what is computed with.
     """
-    found: Tensor = Average.apply(total, values)
+    found: Tensor = Average.apply(total, rising, values)
     return found
 
 
@@ -151,9 +154,12 @@ class Average(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, total: Float[Tensor, "B edges"], values: Float[Tensor, "B *sides S D"]
+        ctx: Any,
+        _: Float[Tensor, "B edges"],
+        total: Float[Tensor, "B edges"],
+        values: Float[Tensor, "B *sides S D"],
     ) -> Float[Tensor, "B 2 S D"]:
-        total, values = total.cummax(1).values, values.contiguous()  # sums rise, but for rounding
+        values = values.contiguous()
         B, (S, D) = len(values), values.shape[-2:]
         out = values.new_empty(B, 2, S, D)
         edges = torch.empty(B, 2, S, dtype=torch.int32, device=values.device)
@@ -163,7 +169,7 @@ class Average(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Float[Tensor, "B 2 S D"]) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, gradient: Float[Tensor, "B 2 S D"]) -> tuple[Tensor, None, Tensor]:
         total, values, edges = ctx.saved_tensors
         B, (S, D) = len(values), values.shape[-2:]
         d_total, d_values = torch.empty_like(total), torch.empty_like(values)
@@ -171,7 +177,7 @@ class Average(torch.autograd.Function):
             total, values, edges, gradient.contiguous(), d_values, d_total,
             S, D, BY_SIDE=values.dim() == 4, **_sizes(D),
         )  # fmt: skip
-        return d_total, d_values
+        return d_total, None, d_values
 
 
 def _sizes(columns: int) -> dict[str, int]:
