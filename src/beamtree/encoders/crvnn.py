@@ -62,12 +62,11 @@ class Positions(NamedTuple):
 
 
 class Surroundings(NamedTuple):
-    """What an iteration must know besides; the steps of a stretch come first."""
+    """What the T iterations of a stretch must know besides. Where all is zero nothing happens."""
 
-    number: Int[Tensor, "*T"]  # of the iteration, from 1 on; 0: nothing happens
-    may_go: Bool[Tensor, "*T B S"]  # all words but the last
-    lengths: Int[Tensor, "*T B"]
-    mask: Float[Tensor, "*T B S mask"] | None  # of dropout
+    number: Int[Tensor, "T"]  # of the iteration
+    may_go: Bool[Tensor, "T B S"]  # all words but the last, in the first n iterations
+    mask: Float[Tensor, "T B S mask"] | None  # of dropout
 
 
 class CRvNN(Encoder):
@@ -138,7 +137,7 @@ class CRvNN(Encoder):
                 return self._around(steps, may_go, lengths, dropout)
 
             def enough(positions: tuple[Tensor, ...]) -> bool:
-                return self.halt and not self._go_on(Positions(*positions).existence).any()
+                return self.halt and not self._goes_on(Positions(*positions).existence).any()
 
             positions = Positions(*stretches.run(self, start, (), draw, N, redraw=True, enough=enough).carry)
         else:
@@ -166,38 +165,38 @@ class CRvNN(Encoder):
         again = self.recompute and torch.is_grad_enabled()
 
         def iterate(
-            states: Tensor, existence: Tensor, active: Tensor, step: int
+            states: Tensor, existence: Tensor, goes: Tensor, step: int
         ) -> tuple[Float[Tensor, "B S D"], Float[Tensor, "B S"]]:
             mask = None if dropout is None else self._masks(dropout, range(step, step + 1), may_go)[0]
-            return self._iterate(states, existence, may_go, active, mask, by_matrices(existence, states.dtype))
+            return self._iterate(states, existence, goes, mask, by_matrices(existence, states.dtype))
 
         for step in range(may_go.shape[1] - 2):
-            active = self._is_active(positions.existence, step, lengths)
-            if self.halt and not active.any():
+            goes = may_go & (step < lengths).unsqueeze(1) & self._goes_on(positions.existence)
+            if self.halt and not goes.any():
                 break
-            arguments = (positions.states, positions.existence, active, step)
+            arguments = (positions.states, positions.existence, goes, step)
             new: tuple[Tensor, Tensor]
             if again:  # nothing in an iteration draws from a generator
                 new = checkpoint(iterate, *arguments, use_reentrant=False, preserve_rng_state=False)
             else:
                 new = iterate(*arguments)
-            positions = absorb(positions, *new, step)
+            states, existence = (part.unsqueeze(0) for part in new)
+            positions = absorb(positions, states, existence, torch.full((1,), step, device=lengths.device))
         return positions
 
     def stretch(
         self, carry: tuple[Tensor, ...], inputs: tuple[Tensor, ...], masks: Sequence[Tensor | None], made: Tensor | None
     ) -> tuple[Positions, Float[Tensor, "T B S"], Float[Tensor, "T B S"]]:
         """Some iterations, as a loop of `beamtree.engine.fused.stretches` has them, and the existence after each."""
-        positions, around, existence = Positions(*carry), Surroundings(*masks), []  # type: ignore[arg-type]
-        for t, number in enumerate(around.number):
-            active = (number > 0) & self._is_active(positions.existence, number - 1, around.lengths[t])
+        before, around = Positions(*carry), Surroundings(*masks)  # type: ignore[arg-type]
+        states, existence, after = before.states, before.existence, []
+        for t, may_go in enumerate(around.may_go):
+            goes = may_go & self._goes_on(existence)
             mask = None if around.mask is None else around.mask[t]
-            average = by_windows(positions.existence)
-            new = self._iterate(positions.states, positions.existence, around.may_go[t], active, mask, average)
-            positions = absorb(positions, *new, number - 1)
-            existence.append(positions.existence)
-        found = torch.stack(existence)
-        return positions, found, found.detach()
+            states, existence = self._iterate(states, existence, goes, mask, by_windows(existence))
+            after.append((states, existence))
+        all_states, found = (torch.stack(parts) for parts in zip(*after, strict=True))
+        return absorb(before, all_states, found, around.number), found, found.detach()
 
     def step_weights(self) -> tuple[Tensor, ...]:
         """Those of what `stretch` computes."""
@@ -210,55 +209,46 @@ class CRvNN(Encoder):
     def _around(
         self, steps: range, may_go: Bool[Tensor, "B S"], lengths: Int[Tensor, "B"], dropout: NodeDropout | None
     ) -> Surroundings:
-        T = len(steps)
-        number = torch.arange(steps.start + 1, steps.stop + 1, device=lengths.device)
+        number = torch.arange(steps.start, steps.stop, device=lengths.device)
         mask = None if dropout is None else self._masks(dropout, steps, may_go)
-        return Surroundings(number, may_go.expand(T, -1, -1), lengths.expand(T, -1), mask)
+        return Surroundings(number, may_go & (number.view(-1, 1, 1) < lengths.unsqueeze(1)), mask)
 
-    def _go_on(self, existence: Float[Tensor, "B S"]) -> Bool[Tensor, "B"]:
+    def _goes_on(self, existence: Float[Tensor, "B S"]) -> Bool[Tensor, "B 1"]:
         """Whether more than one word exists, besides START and END."""
-        return (existence.detach() > self.threshold).sum(1) > 3
-
-    def _is_active(
-        self, existence: Float[Tensor, "B S"], step: int | Int[Tensor, ""], lengths: Int[Tensor, "B"]
-    ) -> Bool[Tensor, "B"]:
-        """The samples that are not done yet."""
-        return self._go_on(existence) & (step < lengths)
+        return (existence.detach() > self.threshold).sum(1, keepdim=True) > 3
 
     def _iterate(
         self,
         states: Float[Tensor, "B S D"],
         existence: Float[Tensor, "B S"],
-        may_go: Bool[Tensor, "B S"],
-        active: Bool[Tensor, "B"],
+        goes: Bool[Tensor, "B S"],
         mask: Float[Tensor, "B S mask"] | None,
         average: Average,
     ) -> tuple[Float[Tensor, "B S D"], Float[Tensor, "B S"]]:
-        """One iteration, for the samples that are active."""
+        """One iteration. Where no word of a sample goes, it stays as it is, to the last digit."""
         with torch.autocast(states.device.type, enabled=False):  # averages must not lose digits
             one = average(states)  # 𝓛h, 𝓡h, (B, 2, S, D)
             two = average(one)  # 𝓛𝓛h, 𝓡𝓡h
         (one_left, one_right), (two_left, two_right) = one.unbind(1), two.unbind(1)
         window = torch.cat((two_left, one_left, states, one_right, two_right), dim=-1)  # (B, S, 5D)
         scores = self.scorer(F.gelu(self.window(window))).squeeze(-1)  # (B, S)
-        go = self._compose_probability(scores, may_go, average)  # c
+        go = self._compose_probability(scores, goes, average)  # c
         parents = self.cell(one_left, states, mask).to(states.dtype)
         with torch.autocast(states.device.type, enabled=False):
             come = average(go.unsqueeze(-1).to(states.dtype))[:, 0]  # 𝓛c, (B, S, 1)
-        changed = active.unsqueeze(1)
-        new_states = torch.where(changed.unsqueeze(-1), states + come * (parents - states), states)
-        return new_states, torch.where(changed, existence * (1 - go.to(existence.dtype)), existence)
+            new_states = states.lerp(parents, come)
+        return new_states, existence * (1 - go.to(existence.dtype))
 
     def _compose_probability(
         self,
         scores: Float[Tensor, "B S"],
-        may_go: Bool[Tensor, "B S"],
+        goes: Bool[Tensor, "B S"],
         average: Average,
     ) -> Float[Tensor, "B S"]:
         """c, in float64: a sigmoid of the score that the neighbours' scores hold down."""
         weights = scores.double().clamp(max=LARGEST).exp()  # (B, S)
         rest = 1 + OFFICIAL_FLOOR * weights.max().clamp(min=1) if self.floor == "official" else 1
-        weights = weights.masked_fill(~may_go, 0).unsqueeze(-1)  # (B, S, 1)
+        weights = (weights * goes).unsqueeze(-1)  # (B, S, 1)
         beside = average(weights).sum(1)  # 𝓛 exp(s) + 𝓡 exp(s)
         return (weights / (weights + rest + beside)).squeeze(-1)
 
@@ -336,19 +326,24 @@ class Gains(torch.autograd.Function):
 
 
 def absorb(
-    before: Positions, states: Float[Tensor, "B S D"], existence: Float[Tensor, "B S"], step: int | Int[Tensor, ""]
+    before: Positions, states: Float[Tensor, "T B S D"], existence: Float[Tensor, "T B S"], number: Int[Tensor, "T"]
 ) -> Positions:
-    """After an iteration has made these: with the nodes of the words that were absorbed."""
+    """After iterations that have made these, one after the other: with the nodes of the words that were absorbed."""
+    T, B, S = existence.shape
     now = existence.detach().double()
     stands = now > 0.5
-    falls = ~stands & before.times.detach().isinf()
+    stood = stands.sum(0, keepdim=True)  # for how many iterations, (1, B, S): existence never grows
+    falls = (stood[0] < T) & before.times.detach().isinf()  # (B, S)
+    at = stood.clamp(max=T - 1)  # the iteration in which a word falls
     # The right neighbour: the next word that stands. The last word always does.
-    S = stands.shape[1]
     position = torch.arange(S, device=stands.device)
-    following = position.where(stands, S - 1).flip(1).cummin(1).values.flip(1)  # (B, S); itself where it stands
-    made = states.gather(1, following.unsqueeze(-1).expand_as(states))
+    following = position.where(stands, S - 1).flip(2).cummin(2).values.flip(2)  # (T, B, S); itself where it stands
+    batch = torch.arange(B, device=stands.device).unsqueeze(1)
+    row = (at * B + batch) * S + following.gather(0, at)  # (1, B, S)
+    made = states.flatten(0, 2).index_select(0, row.flatten()).view_as(before.nodes)
     nodes = torch.where(falls.unsqueeze(-1), made, before.nodes)
-    return Positions(states, existence, nodes, torch.where(falls, step + now, before.times))
+    times = torch.where(falls, (number[at] + now.gather(0, at))[0], before.times)
+    return Positions(states[-1], existence[-1], nodes, times)
 
 
 def make_beam(leaves: Float[Tensor, "B N D"], end: Positions, lengths: Int[Tensor, "B"]) -> Beams:
