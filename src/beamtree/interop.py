@@ -1,4 +1,5 @@
-"""Weights of the published code (github.com/JRC1995/BeamTreeRecursiveCells) in ours."""
+"""Weights of the published code in ours: of github.com/JRC1995/BeamTreeRecursiveCells, and for `ebt-grc` of its
+successor, JRC1995/BeamRecursionFamily."""
 
 from collections.abc import Mapping
 

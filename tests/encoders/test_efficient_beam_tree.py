@@ -7,6 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+from torch.testing import assert_close
 
 import beamtree
 from beamtree import Tree, interop
@@ -366,6 +369,31 @@ def test_there_is_no_fused_engine():
         beamtree.engine.encode(asked, "triton")
 
 
-def test_no_weights_of_the_published_code_are_known():
-    with pytest.raises(ValueError, match="no weights of the published code are known for EfficientBeamTree"):
-        interop.load_official(ebt(), {})
+def test_weights_of_the_published_code_have_their_place():
+    """By what each of them does there."""
+    D, d = 6, 4
+    encoder = beamtree.encoder("ebt-grc", dim=D, slice=d).double()
+    theirs = nn.ModuleDict(
+        {
+            "initial_transform": nn.Sequential(nn.Linear(D, D), nn.LayerNorm(D)),
+            "treecell_layer": nn.ModuleDict(
+                {"wcell1": nn.Linear(2 * D, 4 * D), "wcell2": nn.Linear(4 * D, 4 * D), "NT": nn.LayerNorm(D)}
+            ),
+            "decision_module": nn.Sequential(nn.Linear(2 * d, d), nn.GELU(), nn.Linear(d, 1)),
+        }
+    ).double()
+    with torch.no_grad():
+        for weight in theirs.parameters():
+            weight.normal_()
+    interop.load_official(encoder, theirs.state_dict())
+    assert set(interop.official_names(encoder)) == set(theirs.state_dict())
+
+    x, _ = inputs([3], dim=D)
+    assert_close(encoder.leaf(x), theirs["initial_transform"](x))
+    left, right = x[0, :2], x[0, 1:]
+    cell = theirs["treecell_layer"]
+    gates = cell["wcell2"](F.gelu(cell["wcell1"](torch.cat((left, right), dim=1)))).view(2, 4, D)
+    first, second, new = gates[:, :3].sigmoid().unbind(1)
+    assert_close(encoder.cell(left, right), cell["NT"](first * left + second * right + new * gates[:, 3]))
+    pairs = torch.stack((left, right), dim=1)  # (2, 2, D)
+    assert_close(encoder.scorer.logits(pairs), theirs["decision_module"](pairs[..., :d].flatten(1)).squeeze(1))

@@ -11,6 +11,7 @@ from beamtree.tasks import TextClassifier
 DIM = 8
 RANDOM_AT_TEST = ("random-tree-grc", "mc-gumbel-tree-grc")  # another tree each time, so no two results are the same
 SAME_AT_TEST = [name for name in beamtree.encoders() if name not in RANDOM_AT_TEST]
+STRAIGHT_THROUGH = ("gumbel-tree-grc", "gumbel-tree-lstm", "mc-gumbel-tree-grc")  # whose gradient is no derivative
 
 WITHOUT = {"bsrp-grc": {"start"}}  # with one element on its stack it must shift, whatever the scorer says
 
@@ -51,6 +52,16 @@ def test_every_parameter_and_input_gets_a_gradient(name):
     inside = torch.arange(7) < lengths.unsqueeze(1)
     assert x.grad.any(2)[inside].all()
     assert not x.grad.any(2)[~inside].any()
+
+
+@pytest.mark.parametrize("name", [name for name in beamtree.encoders() if name not in STRAIGHT_THROUGH])
+def test_gradients_are_derivatives(name):
+    encoder, (x, lengths) = make(name), inputs(5, 3)
+
+    def outputs(x, *weights):
+        return encode(encoder, x, lengths).state
+
+    assert torch.autograd.gradcheck(outputs, (x.requires_grad_(), *encoder.parameters()), fast_mode=True)
 
 
 @pytest.mark.parametrize("name", SAME_AT_TEST)

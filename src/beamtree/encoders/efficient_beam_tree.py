@@ -18,6 +18,17 @@ from beamtree.engine.base import Duplicates
 from beamtree.engine.child_scorer import ChildScorer
 
 SLICE = 64  # the paper's d
+# Names of its published code, of modules and of parameters, → ours.
+OFFICIAL = {
+    "initial_transform.0": "leaf.0",
+    "initial_transform.1": "leaf.1",
+    "treecell_layer.wcell1": "cell.expand",
+    "treecell_layer.wcell2": "cell.gates",
+    "treecell_layer.NT": "cell.norm",
+    "decision_module.0": "scorer.hidden",
+    "decision_module.2.weight": "scorer.weight",
+    "decision_module.2.bias": "scorer.bias",
+}
 
 
 class EfficientBeamTree(BeamTree):
@@ -56,8 +67,7 @@ class EfficientBeamTree(BeamTree):
         self.scorer = ChildScorer(width)
 
     def official(self) -> dict[str, str]:
-        """None: the published code of the Beam Tree Cell has no such model."""
-        return {}
+        return OFFICIAL
 
     def extra_repr(self) -> str:
         slice = self.scorer.in_features
