@@ -1,4 +1,4 @@
-"""What every encoder is asked whose steps are captured in stretches (`beamtree.engine.fused.stretches`)."""
+"""What every encoder is asked whose steps are captured in segments (`beamtree.nn.engine.gpu.segments`)."""
 
 import torch
 
@@ -26,11 +26,11 @@ def assert_a_seed_repeats(encoder, lengths):
     assert not torch.equal(first, other)
 
 
-def assert_inference_and_training_share_graphs(encoder, x, lengths, stretches):
+def assert_inference_and_training_share_graphs(encoder, x, lengths, workspaces):
     """Of an encoder that is not in training, which has other masks."""
     with torch.inference_mode():
         inferred = [encoder(x, lengths).state for _ in range(2)]
     trained = encoder(x, lengths).state
     trained.sum().backward()
     assert all(torch.equal(state, trained) for state in inferred)
-    assert len(stretches._kept) == 1
+    assert len(workspaces) == 1

@@ -20,16 +20,11 @@ if installed("triton"):
     if not torch.cuda.is_available():
         os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU, slowly
     # Triton reads the source of its kernels, which must be as it was written: imported before the hook is there.
-    for file in (
-        "kernels",
-        "replay_kernels",
-        "soft_kernels",
-        "straight_through_kernels",
-        "sinkhorn",
-        "windows",
-        "masks",
-    ):
-        name, path = f"beamtree.engine.fused.{file}", Path(__file__).parents[1] / f"src/beamtree/engine/fused/{file}.py"
+    # All files of the engine's folder, `common` first, from which the others import, then those of the cells.
+    package = Path(__file__).parents[1] / "src/beamtree"
+    files = sorted(package.glob("nn/engine/gpu/kernels/[a-z]*.py"), key=lambda path: (path.stem != "common", path.stem))
+    for path in (*files, *package.glob("nn/cells/*/kernels.py")):
+        name = ".".join(("beamtree", *path.relative_to(package).with_suffix("").parts))
         spec = importlib.util.spec_from_file_location(name, path)
         sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
@@ -92,11 +87,11 @@ def shape_checks_off():
 
 
 @pytest.fixture
-def stretches():
-    """The module of captured stretches, of which none is kept from one test to the next."""
+def workspaces():
+    """The cache of workspaces, which is empty at the start of a test and after it."""
     pytest.importorskip("triton")
-    from beamtree.engine.fused import release, stretches
+    from beamtree.nn.engine.gpu.cache import CACHE
 
-    release()
-    yield stretches
-    release()
+    CACHE.clear()
+    yield CACHE
+    CACHE.clear()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import beamtree
-from beamtree.encoders import options
+from beamtree.nn.encoders import options
 
 # Where ours differ by default, what makes them do as the published code does.
 OFFICIAL_WAYS = {"mix": "official", "scaling": "official", "masks": "official", "floor": "official"}

@@ -108,7 +108,7 @@ def algorithm_2(encoder, leaves, k):
 
 
 class Replayed:
-    """In place of `beamtree.engine.fused.capture.Captured`: has what makes a real graph harder to use. It does again
+    """In place of `beamtree.nn.engine.gpu.capture.Captured`: has what makes a real graph harder to use. It does again
     what was captured, whatever it is given, and writes where it wrote before."""
 
     def __init__(self, device):
@@ -132,14 +132,14 @@ def _tensors(result):
 def in_small_pieces(monkeypatch):
     """Fused searches go four steps at a time, and their gradients over eight nodes: Triton's interpreter takes
     milliseconds for each program."""
-    from beamtree.engine.base import Noise
-    from beamtree.engine.fused import chunks, plain_gradient, soft, workspaces
+    from beamtree.nn.engine.gpu import forest, onesoft, trees, workspace
+    from beamtree.nn.engine.noise import Noise
 
     monkeypatch.setattr(Noise, "STEPS", 4)
-    monkeypatch.setattr(workspaces, "STRETCH", 4)
-    monkeypatch.setattr(workspaces, "SHORT", 2)
-    monkeypatch.setattr(plain_gradient, "FEWEST", 8)
-    monkeypatch.setattr(plain_gradient, "MOST", 8)
-    monkeypatch.setattr(plain_gradient, "LEVELS", 2)
-    monkeypatch.setattr(chunks, "PROGRAMS", 2)
-    monkeypatch.setattr(soft, "padded_length", lambda length: length + length % 2)
+    monkeypatch.setattr(workspace, "SEGMENT", 4)
+    monkeypatch.setattr(workspace, "SHORT", 2)
+    monkeypatch.setattr(forest, "FEWEST", 8)
+    monkeypatch.setattr(forest, "MOST", 8)
+    for module in (forest, trees):
+        monkeypatch.setattr(module, "LEVELS", 2)
+    monkeypatch.setattr(onesoft, "padded_length", lambda length: length + length % 2)

@@ -8,8 +8,8 @@ import torch
 import beamtree
 from beamtree import recipes
 from beamtree.answers import answers, as_json, span_probabilities
-from beamtree.beams import Parse
 from beamtree.data import TASKS, Vocabulary
+from beamtree.nn.beams import Parse
 from beamtree.pretrained import Pretrained, build
 from beamtree.recipes.settings import Settings
 from beamtree.runs import Config

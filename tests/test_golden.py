@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from beamtree.interop import load_official, official_names
+from beamtree.nn.interop import load_official, official_names
 from golden_cases import FILES, Golden
 
 

@@ -15,8 +15,8 @@ from torch import nn
 
 import beamtree
 from beamtree import pretrained, recipes, runs
-from beamtree.beams import Encoding
 from beamtree.data import TASKS, Vocabulary
+from beamtree.nn.beams import Encoding
 from beamtree.pretrained import Parse, Pretrained, build, load, shipped
 from beamtree.recipes.settings import Settings
 from beamtree.runs import Config

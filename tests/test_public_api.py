@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import beamtree
-from beamtree.encoders import options
+from beamtree.nn.encoders import options
 
 BEAMS = ["beam_size", "dropout", "stochastic", "engine", "duplicates"]
 
@@ -37,21 +37,21 @@ def test_public_names() -> None:
 
 
 OPTIONS = {
-    "recurrent-grc": ["dropout", "bidirectional", "engine"],
-    "gold-tree-grc": ["dropout"],
-    "balanced-tree-grc": ["dropout"],
-    "random-tree-grc": ["dropout"],
-    "gumbel-tree-grc": ["dropout", "stochastic", "engine"],
-    "gumbel-tree-lstm": ["dropout", "stochastic", "engine"],
-    "mc-gumbel-tree-grc": ["samples", "dropout", "stochastic", "weighted", "engine"],
-    "cyk-grc": ["dropout", "masks"],
+    "recurrent-grc": ["dropout", "bidirectional", "engine", "cell"],
+    "gold-tree-grc": ["dropout", "engine", "cell"],
+    "balanced-tree-grc": ["dropout", "engine", "cell"],
+    "random-tree-grc": ["dropout", "engine", "cell"],
+    "gumbel-tree-grc": ["dropout", "stochastic", "engine", "cell"],
+    "gumbel-tree-lstm": ["dropout", "stochastic", "engine", "cell"],
+    "mc-gumbel-tree-grc": ["samples", "dropout", "stochastic", "weighted", "engine", "cell"],
+    "cyk-grc": ["dropout", "masks", "engine", "cell"],
     "ordered-memory": ["slots", "dropout", "memory_dropout", "engine"],
-    "crvnn": ["dropout", "halt", "threshold", "recompute", "floor", "engine"],
-    "bsrp-grc": ["beam_size", "dropout"],
+    "crvnn": ["dropout", "halt", "threshold", "recompute", "floor", "engine", "cell"],
+    "bsrp-grc": ["beam_size", "dropout", "engine", "cell"],
     "ndr": ["heads", "feed_forward", "dropout", "layers", "layers_at_test", "gate_dropout"],
-    "bt-grc": BEAMS,
-    "bt-lstm": BEAMS,
-    "bt-grc-onesoft": [*BEAMS, "mix"],
+    "bt-grc": [*BEAMS, "cell"],
+    "bt-lstm": [*BEAMS, "cell"],
+    "bt-grc-onesoft": [*BEAMS, "cell", "mix"],
     "bt-grc-soft": ["beam_size", "dropout", "stochastic", "epsilon", "iterations", "scaling", "mix", "engine"],
     "ebt-grc": ["beam_size", "dropout", "stochastic", "slice", "engine", "duplicates"],
 }

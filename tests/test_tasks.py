@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 import beamtree
 from beamtree.data import Sample, Split, Vocabulary
-from beamtree.encoders.beam_tree import BeamTree
+from beamtree.nn.encoders.beam_tree import BeamTree
 from beamtree.tasks import Embedding, PairClassifier, TextClassifier
 
 

@@ -3,11 +3,13 @@
 import os
 from typing import TYPE_CHECKING
 
-from beamtree import data, interop
-from beamtree.beams import Beams, Encoding, Nodes
-from beamtree.cells import GRC, TreeLSTM
-from beamtree.encoders import encoder, encoders
-from beamtree.topk import SoftTopK, TopK, onesoft_topk, plain_topk, stochastic_topk
+from beamtree import data
+from beamtree.nn import interop
+from beamtree.nn.beams import Beams, Encoding, Nodes
+from beamtree.nn.cells import GRC, TreeLSTM
+from beamtree.nn.encoders import encoder, encoders
+from beamtree.nn.engine import EngineError, release_memory
+from beamtree.nn.topk.operators import SoftTopK, TopK, onesoft_topk, plain_topk, stochastic_topk
 from beamtree.trees import Tree
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ __all__ = [
     "GRC",
     "Beams",
     "Encoding",
+    "EngineError",
     "Nodes",
     "SoftTopK",
     "TopK",
@@ -33,6 +36,7 @@ __all__ = [
     "load",
     "onesoft_topk",
     "plain_topk",
+    "release_memory",
     "stochastic_topk",
 ]
 

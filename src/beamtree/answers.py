@@ -8,8 +8,8 @@ for answer in answers(model, ["[MAX 2 9 ]", "[MIN 4 7 ]"]):
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from beamtree.beams import Parses, span_probabilities
-from beamtree.checks import check_integer
+from beamtree.nn.beams import Parses, span_probabilities
+from beamtree.utils.checks import check_integer
 
 if TYPE_CHECKING:
     import beamtree.pretrained  # takes long, and whoever has a model has imported it

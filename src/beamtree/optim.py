@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beamtree.checks import check_integer
+from beamtree.utils.checks import check_integer
 
 
 class Ranger(torch.optim.RAdam):

@@ -24,17 +24,17 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from beamtree import runs
-from beamtree.beams import Parse, Parses
-from beamtree.checks import unknown
 from beamtree.data import imdb
 from beamtree.data.batching import Batch, Batches, Buckets, Ragged
 from beamtree.data.loading import TASKS
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import tokenize
-from beamtree.encoders import encoder
+from beamtree.nn.beams import Parse, Parses
+from beamtree.nn.encoders import encoder
 from beamtree.runs import Config
 from beamtree.tasks import Model, Output, PairClassifier, TextClassifier
 from beamtree.trees import Tree
+from beamtree.utils.checks import unknown
 
 __all__ = ["Parse", "Parses", "Prediction", "Pretrained", "build", "load", "shipped", "tokens_of"]
 

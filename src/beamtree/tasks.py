@@ -17,11 +17,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from beamtree.beams import Encoding
-from beamtree.checks import check_integer, check_rate
 from beamtree.data.batching import Batch
 from beamtree.data.vocabulary import Vocabulary
+from beamtree.nn.beams import Encoding
 from beamtree.trees import Tree
+from beamtree.utils.checks import check_integer, check_rate
 
 
 class Embedding(nn.Module):

@@ -11,9 +11,12 @@ import torch
 from typer.testing import CliRunner
 
 import beamtree
-from beamtree import bench, bench_plot, bench_tables, cli
+from beamtree import cli
+from beamtree.bench import measure as bench
+from beamtree.bench import plot as bench_plot
+from beamtree.bench import tables as bench_tables
 from beamtree.cli import terminal
-from beamtree.encoders import encoders
+from beamtree.nn.encoders import encoders
 
 SMALL = ("bench", "--dim", "8", "--beam", "2", "-n", "8", "-b", "1", "--repeats", "1", "--device", "cpu")
 

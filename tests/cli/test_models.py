@@ -15,7 +15,7 @@ import beamtree
 from beamtree import cli, pretrained, recipes
 from beamtree.cli.models import DIM, list_recipes
 from beamtree.data import TASKS, Vocabulary
-from beamtree.encoders import defaults, options
+from beamtree.nn.encoders import defaults, options
 from beamtree.runs import Config
 
 WIDEST = 120  # columns of a terminal in which the list can still be read

@@ -4,7 +4,7 @@ import random
 import re
 from xml.etree import ElementTree
 
-from beamtree.beams import Parse, Parses
+from beamtree.nn.beams import Parse, Parses
 from beamtree.trees import Tree
 
 SVG = "{http://www.w3.org/2000/svg}"

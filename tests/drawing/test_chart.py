@@ -2,8 +2,8 @@
 
 import pytest
 
-from beamtree.beams import Parse, span_probabilities
 from beamtree.drawing import chart_svg
+from beamtree.nn.beams import Parse, span_probabilities
 from drawing.parses import SVG, chain, make_parses, read, size, spans, texts
 
 

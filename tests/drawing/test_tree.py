@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beamtree import Tree
-from beamtree.beams import span_probabilities
 from beamtree.drawing import beams_svg, draw_beams, draw_tree, tree_svg
+from beamtree.nn.beams import span_probabilities
 from drawing.parses import SVG, chain, make_parses, points, read, size, spans, texts, titles
 
 

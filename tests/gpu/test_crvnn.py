@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from beamtree.encoders.crvnn import CRvNN
+from beamtree.nn.encoders.crvnn import CRvNN
 from captured import assert_a_seed_repeats, assert_inference_and_training_share_graphs, compare, on_gpu
 
-pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("stretches")]
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("workspaces")]
 LENGTHS = [40, 33, 17, 3, 2, 1]
 
 
@@ -16,11 +16,11 @@ def make(seed=0, dim=16, **options):
 
 
 @pytest.mark.parametrize("options", [{}, {"halt": False}, {"dropout": 0.3}], ids=str)
-def test_graphs_are_the_launches(options, stretches):
+def test_graphs_are_the_launches(options, workspaces):
     """Outputs, trees and every gradient, with other weights, inputs and lengths of one size."""
     for seed, lengths in enumerate((LENGTHS, LENGTHS[::-1], [40] * 6)):
         compare(make(seed, **options), lengths, seed)
-    assert len(stretches._kept) == 1
+    assert len(workspaces) == 1
 
 
 @pytest.mark.parametrize("batch", [1, 64], ids=lambda b: f"B{b}")
@@ -38,8 +38,8 @@ def test_a_seeded_pass_repeats_exactly():
     assert_a_seed_repeats(make(dropout=0.3, engine="triton"), LENGTHS)
 
 
-def test_inference_and_training_share_graphs(stretches):
-    assert_inference_and_training_share_graphs(make(engine="triton").eval(), *on_gpu(LENGTHS), stretches)
+def test_inference_and_training_share_graphs(workspaces):
+    assert_inference_and_training_share_graphs(make(engine="triton").eval(), *on_gpu(LENGTHS), workspaces)
 
 
 def test_a_long_input_needs_little_memory():

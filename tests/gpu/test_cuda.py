@@ -5,8 +5,11 @@ import warnings
 import pytest
 import torch
 
-from beamtree.engine import search, soft_search
-from beamtree.engine.base import Request
+from beamtree.nn.cells import function_of
+from beamtree.nn.engine.beam import search
+from beamtree.nn.engine.onesoft import search as soft_search
+from beamtree.nn.engine.request import Request
+from beamtree.nn.engine.scorers import scorer_of
 from support import ENCODER_IDS, ENCODERS, assert_same, everything, inputs, make
 
 pytestmark = pytest.mark.gpu
@@ -14,8 +17,8 @@ encoders = pytest.mark.parametrize(("name", "options"), ENCODERS, ids=ENCODER_ID
 
 
 def on_cpu(result):
-    numbers, nodes, trees = result
-    return {k: v.cpu() for k, v in numbers.items()}, type(nodes)(*(t.cpu() for t in nodes)), trees
+    values, nodes, trees = result
+    return {k: v.cpu() for k, v in values.items()}, type(nodes)(*(t.cpu() for t in nodes)), trees
 
 
 @encoders
@@ -61,7 +64,8 @@ def synchronising_is_an_error():
 def test_a_search_never_synchronises(soft, request):
     encoder = make("bt-grc").cuda()
     leaves, lengths = torch.randn(2, 12, 6, dtype=torch.float64).cuda(), torch.full((2,), 12).cuda()
-    asked = Request(leaves, lengths, encoder.cell, encoder.scorer, 3, soft=soft, stochastic=True)
+    cell, scorer = function_of(encoder.cell), scorer_of(encoder.scorer, 6)
+    asked = Request(leaves, lengths, cell, scorer, 3, soft=soft, stochastic=True)
     run = (soft_search if soft else search).search
     run(asked)  # a first call sets up libraries
     request.getfixturevalue("synchronising_is_an_error")

@@ -3,19 +3,15 @@
 import pytest
 import torch
 
-from beamtree.engine import fused, why_not_triton
-from beamtree.engine.base import Request
-from beamtree.engine.fused import leases, plain
+from beamtree.nn.cells import function_of
+from beamtree.nn.engine.gpu import cache
+from beamtree.nn.engine.gpu import engine as fused
+from beamtree.nn.engine.request import Request
+from beamtree.nn.engine.scorers import scorer_of
 from support import assert_same, everything, inputs, make
 
-pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(autouse=True)
-def no_workspaces():
-    fused.release()
-    yield
-    fused.release()
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("workspaces")]
+every_search = pytest.mark.parametrize("name", ["bt-grc", "bt-lstm", "bt-grc-onesoft", "ebt-grc"])
 
 
 def result(engine, lengths, dim, seed=0, training=True, name="bt-grc", **options):
@@ -24,7 +20,7 @@ def result(engine, lengths, dim, seed=0, training=True, name="bt-grc", **options
     return everything(encoder, x, lengths)
 
 
-@pytest.mark.parametrize("name", ["bt-grc", "bt-lstm", "bt-grc-onesoft"])
+@every_search
 @pytest.mark.parametrize("dim", [64, 100, 128, 300, 512], ids=lambda dim: f"D{dim}")
 @pytest.mark.parametrize("beam_size", [1, 5, 8], ids=lambda k: f"K{k}")
 def test_it_agrees_with_the_torch_engine(name, dim, beam_size):
@@ -32,14 +28,14 @@ def test_it_agrees_with_the_torch_engine(name, dim, beam_size):
     assert_same(result("torch", **case), result("triton", **case), atol=5e-4)
 
 
-@pytest.mark.parametrize("name", ["bt-grc", "bt-lstm", "bt-grc-onesoft"])
+@every_search
 @pytest.mark.parametrize("options", [{"stochastic": False}, {"dropout": 0.2}, {"training": False}], ids=str)
 def test_it_agrees_with_the_reference(name, options):
     case = {"name": name, "lengths": [24, 13, 5], "dim": 64, "beam_size": 5, **options}
     assert_same(result("reference", **case), result("triton", **case), atol=5e-4)
 
 
-@pytest.mark.parametrize("name", ["bt-grc", "bt-lstm", "bt-grc-onesoft"])
+@every_search
 @pytest.mark.parametrize("batch", [2, 130], ids=lambda b: f"B{b}")
 def test_half_precision_is_close_to_full(name, batch):
     """One beam and no noise: nearly all choices are the same."""
@@ -72,7 +68,7 @@ def test_tf32_is_heeded():
     assert not torch.equal(full, rough)
 
 
-@pytest.mark.parametrize("name", ["bt-grc", "bt-grc-onesoft"])
+@pytest.mark.parametrize("name", ["bt-grc", "bt-grc-onesoft", "ebt-grc"])
 @pytest.mark.parametrize("batch", [1, 40, 130], ids=lambda b: f"B{b}")
 def test_any_number_of_samples_will_do(name, batch):
     case = {"name": name, "lengths": [18] * batch, "dim": 64, "beam_size": 5, "dropout": 0.1}
@@ -93,7 +89,7 @@ def test_a_captured_search_repeats_itself():
     x, lengths = (t.cuda() for t in inputs([40, 31], dim=64, dtype=torch.float32))
     first, *others = (
         encoder(x, lengths, generator=torch.Generator("cuda").manual_seed(5)).state for _ in range(4)
-    )  # the first stretch is launched, all later ones are captured
+    )  # the first segment is launched, all later ones are captured
     assert all(torch.equal(first, other) for other in others)
     with torch.inference_mode():
         again = encoder(x, lengths, generator=torch.Generator("cuda").manual_seed(5)).state
@@ -112,19 +108,19 @@ def test_a_captured_onesoft_pass_repeats_itself(mix):
     assert_same(first, everything(encoder, x, lengths), atol=1e-5)
 
 
-def test_changing_sizes_keep_memory_bounded(monkeypatch):
-    monkeypatch.setattr(leases, "KEPT", 4)
+def test_changing_sizes_keep_memory_bounded(workspaces, monkeypatch):
+    monkeypatch.setattr(cache, "MAX_IDLE", 4)
     encoder = make("bt-grc", "triton", dim=64, dtype=torch.float32).cuda()
     for length in range(20, 400, 16):
         x, lengths = (t.cuda() for t in inputs([length] * 4, dim=64, dtype=torch.float32))
         encoder(x, lengths).state.sum().backward()
-    assert len(plain.rooms.idle) == leases.KEPT
+    assert len(workspaces) == 4
     held = torch.cuda.memory_allocated()
-    fused.release()
+    workspaces.clear()
     assert torch.cuda.memory_allocated() < held
 
 
-def test_two_streams_have_a_workspace_each():
+def test_two_streams_have_a_workspace_each(workspaces):
     encoder = make("bt-grc", "triton", dim=64, dtype=torch.float32).cuda().eval()
     x, lengths = (t.cuda() for t in inputs([30, 20], dim=64, dtype=torch.float32))
     with torch.no_grad():
@@ -135,18 +131,19 @@ def test_two_streams_have_a_workspace_each():
             found = encoder(x, lengths).state
         stream.synchronize()
     assert torch.equal(expected, found)
-    assert len(plain.rooms.idle) == 2
+    assert len(workspaces) == 2
 
 
-def test_auto_is_fused_where_that_can_be_and_torch_elsewhere():
-    encoder = make("bt-grc", "auto", dim=64, dtype=torch.float32).cuda()
+@pytest.mark.parametrize("name", ["bt-grc", "ebt-grc"])
+def test_auto_is_fused_where_that_can_be_and_torch_elsewhere(name, workspaces):
+    encoder = make(name, "auto", dim=64, dtype=torch.float32).cuda()
     x, lengths = (t.cuda() for t in inputs([30, 20], dim=64, dtype=torch.float32))
     encoder(x, lengths)
-    assert len(plain.rooms.idle) == 1
-    fused.release()
+    assert len(workspaces) == 1
+    workspaces.clear()
     with torch.autocast("cuda", torch.float16):
         encoder(x, lengths)
-        asked = Request(x, lengths, encoder.cell, encoder.scorer, 5)
-        assert "bfloat16" in why_not_triton(asked)
+        asked = Request(x, lengths, function_of(encoder.cell), scorer_of(encoder.scorer, 64), 5)
+        assert "bfloat16" in fused.why_not(asked)
     encoder.double()(x.double(), lengths)
-    assert not plain.rooms.idle
+    assert len(workspaces) == 0

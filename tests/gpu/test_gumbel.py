@@ -6,21 +6,17 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from beamtree.encoders.gumbel_tree import GumbelTree
-from beamtree.engine import fused
-from beamtree.engine.fused import straight_through
-from beamtree.engine.straight_through import Samples
+from beamtree.nn.cells import function_of
+from beamtree.nn.encoders.gumbel_tree import GumbelTree
+from beamtree.nn.engine.dispatch import EngineError
+from beamtree.nn.engine.gpu import cache
+from beamtree.nn.engine.gpu import engine as fused
+from beamtree.nn.engine.scorers import scorer_of
+from beamtree.nn.engine.straight_through.replay import Samples
 from support import assert_same, everything, inputs
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("workspaces")]
 cells = pytest.mark.parametrize("cell", ["grc", "lstm"])
-
-
-@pytest.fixture(autouse=True)
-def no_rooms():
-    fused.release()
-    yield
-    fused.release()
 
 
 def make(engine="triton", dim=64, seed=0, **options):
@@ -70,7 +66,7 @@ def test_it_agrees_with_the_torch_engine(cell, dim, samples):
 @cells
 @pytest.mark.parametrize("batch", [40, 130, 600], ids=lambda b: f"B{b}")
 def test_any_number_of_inputs_will_do(cell, batch):
-    """Of 600 the nodes of a stretch are composed again in two batches."""
+    """Of 600 the nodes of a segment are composed again in two batches."""
     engines = (make(engine, cell=cell, dropout=0.1) for engine in ("torch", "triton"))
     assert_close_in_norm(*(outcome(encoder, [18] * batch) for encoder in engines))
 
@@ -90,7 +86,7 @@ def test_long_inputs_have_the_same_gradients(cell, stochastic, length):
 
 
 @cells
-def test_a_captured_pass_repeats_itself(cell):
+def test_a_captured_pass_repeats_itself(cell, workspaces):
     """The first pass is launched, the later ones are captured, forward and back; so is one of another length."""
     encoder = make(cell=cell, samples=2, dropout=0.2, weighted=True)
     x, lengths = given([40, 31])
@@ -102,7 +98,7 @@ def test_a_captured_pass_repeats_itself(cell):
     with torch.inference_mode():
         again = encoder(x, lengths, generator=seeded(7)).state
     assert torch.equal(again, first[0]["state"])
-    assert len(straight_through._kept) == 1
+    assert len(workspaces) == 2  # that of the search, and that of its gradient
 
 
 def test_two_passes_may_be_under_way():
@@ -149,7 +145,8 @@ def test_nothing_waits_for_the_device(cell, synchronising_is_an_error):
     """Once all is captured, a training step launches and goes on."""
     encoder = make(cell=cell, samples=2)
     x, lengths = given([40, 31])
-    asked = Samples(encoder.leaf(x), lengths, encoder.cell, encoder.scorer, 2, stochastic=True)
+    cell, scorer = function_of(encoder.cell), scorer_of(encoder.scorer, encoder.dim)
+    asked = Samples(encoder.leaf(x), lengths, cell, scorer, 2, stochastic=True)
 
     def step():
         chart = fused.encode(asked)
@@ -161,15 +158,15 @@ def test_nothing_waits_for_the_device(cell, synchronising_is_an_error):
     step()
 
 
-def test_changing_sizes_keep_memory_bounded(monkeypatch):
-    monkeypatch.setattr(straight_through, "KEPT", 4)
+def test_changing_sizes_keep_memory_bounded(workspaces, monkeypatch):
+    monkeypatch.setattr(cache, "MAX_IDLE", 4)
     encoder = make()
     for length in range(20, 200, 16):
         encoder(*given([length] * 4)).state.sum().backward()
-    assert len(straight_through._kept) == straight_through.KEPT
+    assert len(workspaces) == 4
     encoder.zero_grad()
     held = torch.cuda.memory_allocated()
-    fused.release()
+    workspaces.clear()
     assert torch.cuda.memory_allocated() < held
 
 
@@ -184,13 +181,13 @@ def test_a_long_input_needs_little_memory():
     assert torch.cuda.max_memory_allocated() - before < 0.3 * 2**30
 
 
-def test_auto_is_fused_where_that_can_be_and_torch_elsewhere():
+def test_auto_is_fused_where_that_can_be_and_torch_elsewhere(workspaces):
     x, lengths = given([30, 20])
     make("auto")(x, lengths)
-    assert len(straight_through._kept) == 1
-    fused.release()
+    assert len(workspaces) == 1
+    workspaces.clear()
     make("auto").double()(x.double(), lengths)
     make("torch")(x, lengths)
-    assert not straight_through._kept
-    with pytest.raises(ValueError, match=r"float32, not in torch\.float64; engine 'torch' can"):
+    assert len(workspaces) == 0
+    with pytest.raises(EngineError, match=r"float32, not in torch\.float64; engine 'auto' can"):
         make("triton").double()(x.double(), lengths)

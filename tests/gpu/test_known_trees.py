@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from beamtree.encoders.given_tree import BalancedTree, GoldTree, RandomTree
-from beamtree.encoders.recurrent import Recurrent
+from beamtree.nn.encoders.given_tree import BalancedTree, GoldTree, RandomTree
+from beamtree.nn.encoders.recurrent import Recurrent
 from support import inputs
 
 pytestmark = pytest.mark.gpu

@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from beamtree.encoders.ordered_memory import OrderedMemory
+from beamtree.nn.encoders.ordered_memory import OrderedMemory
+from beamtree.nn.engine.gpu import cache
 from captured import assert_a_seed_repeats, assert_inference_and_training_share_graphs, compare, on_gpu
 
-pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("stretches")]
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("workspaces")]
 LENGTHS = [40, 33, 17, 3, 2, 1]
 
 
@@ -20,11 +21,11 @@ def make(seed=0, dim=16, strength=3.0, **options):
     return encoder.cuda()
 
 
-def test_a_gpu_computes_what_a_cpu_does(stretches):
+def test_a_gpu_computes_what_a_cpu_does(workspaces):
     encoder = make(engine="triton").eval()
     x, lengths = on_gpu(LENGTHS)
     found = encoder(x, lengths).state.cpu()
-    assert len(stretches._kept) == 1
+    assert len(workspaces) == 1
     encoder.cpu().engine = "torch"
     assert_close(found, encoder(x.cpu(), lengths.cpu()).state, atol=5e-4, rtol=5e-4)
 
@@ -32,12 +33,12 @@ def test_a_gpu_computes_what_a_cpu_does(stretches):
 @pytest.mark.parametrize(
     "rates", [{}, {"dropout": 0.3}, {"memory_dropout": 0.3}, {"dropout": 0.2, "memory_dropout": 0.1}]
 )
-def test_graphs_are_the_launches(rates, stretches):
+def test_graphs_are_the_launches(rates, workspaces):
     """Outputs, trees and every gradient. The first pass is launched and captured, the later ones replay, with other
     weights, inputs and lengths."""
     for seed, lengths in enumerate((LENGTHS, LENGTHS[::-1], [2] * 6, [70, 9, 8, 7, 6, 5])):
         compare(make(seed, **rates), lengths, seed)
-    assert len(stretches._kept) == 1
+    assert len(workspaces) == 1
 
 
 @pytest.mark.parametrize("slots", [1, 2, 21])
@@ -54,7 +55,7 @@ def test_the_papers_width_and_a_long_input():
     compare(encoder, [150], atol=5e-3)
 
 
-def test_passes_of_two_sizes_may_be_under_way(stretches):
+def test_passes_of_two_sizes_may_be_under_way(workspaces):
     """Their buffers are used again before their gradients are taken."""
     encoder = make()
     cases = [list(on_gpu(lengths, seed)) for seed, lengths in enumerate(([20, 9], [33], [20, 9], [5]))]
@@ -73,15 +74,15 @@ def test_passes_of_two_sizes_may_be_under_way(stretches):
         )
     for one, other in zip(*found, strict=True):
         assert_close(one, other, atol=5e-4, rtol=5e-4)
-    assert len(stretches._kept) == 2
+    assert len(workspaces) == 2
 
 
 def test_a_seeded_pass_repeats_exactly():
     assert_a_seed_repeats(make(dropout=0.3, memory_dropout=0.3), LENGTHS)
 
 
-def test_inference_and_training_share_graphs(stretches):
-    assert_inference_and_training_share_graphs(make().eval(), *on_gpu(LENGTHS), stretches)
+def test_inference_and_training_share_graphs(workspaces):
+    assert_inference_and_training_share_graphs(make().eval(), *on_gpu(LENGTHS), workspaces)
 
 
 @pytest.mark.parametrize("engine", ["torch", "triton"])
@@ -104,7 +105,7 @@ def test_bfloat16_autocast_stays_close(engine):
                 weight -= gradient
 
 
-def test_tf32_is_heeded(stretches):
+def test_tf32_is_heeded(workspaces):
     encoder = make(dim=64).eval()
     x, lengths = on_gpu([20], dim=64)
     with torch.no_grad():
@@ -115,23 +116,23 @@ def test_tf32_is_heeded(stretches):
         finally:
             torch.backends.cuda.matmul.allow_tf32 = False
         assert torch.equal(full, encoder(x, lengths).state)
-    assert len(stretches._kept) == 2
+    assert len(workspaces) == 2
 
 
-def test_float64_is_launched(stretches):
+def test_float64_is_launched(workspaces):
     encoder = make().double()
     x, lengths = on_gpu(LENGTHS)
     encoder(x.double(), lengths).state.sum().backward()
-    assert not stretches._kept
+    assert not len(workspaces)
 
 
-def test_changing_sizes_keep_memory_bounded(stretches, monkeypatch):
-    monkeypatch.setattr(stretches, "KEPT", 2)
+def test_changing_sizes_keep_memory_bounded(workspaces, monkeypatch):
+    monkeypatch.setattr(cache, "MAX_IDLE", 2)
     encoder = make()
     for batch in range(1, 6):
         encoder(*on_gpu([9] * batch)).state.sum().backward()
-    assert len(stretches._kept) == 2
+    assert len(workspaces) == 2
     encoder.zero_grad()
     held = torch.cuda.memory_allocated()
-    stretches.release()
+    workspaces.clear()
     assert torch.cuda.memory_allocated() < held

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from beamtree.transport import soft_topk
+from beamtree.nn.topk.transport import soft_topk
 
 pytestmark = pytest.mark.gpu
 

@@ -8,7 +8,7 @@ import torch
 
 from beamtree import tasks
 from beamtree.data.batching import Batches, Buckets, Ragged
-from beamtree.encoders import encoder
+from beamtree.nn.encoders import encoder
 from beamtree.recipes.settings import DataSettings
 from beamtree.training.loading import Loader, part_of, prepare
 from toy_originals import ORIGINALS, write

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beamtree.beams import Parse
+from beamtree.nn.beams import Parse
 from beamtree.trees import Bracketing, Tree
 from beamtree.trees.baselines import easy_first, left, right, uniform
 from beamtree.trees.measures import agreement, entropy, expected_f1

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from beamtree import bench
-from beamtree.checks import check_integer
 from beamtree.cli import evaluate
 from beamtree.cli.terminal import INTERRUPTED, digits, make_table, named_bars, print_table
+from beamtree.utils.checks import check_integer
+from beamtree.utils.devices import find_device
 
 EXAMPLE = (
     "Examples: one model on the tests of its task; three seeds on the first hundred sentences of another; one's own "
@@ -51,7 +51,7 @@ def analyse_command(
     if batch_size is not None:
         check_integer("batch size", batch_size, at_least=1)
     check_integer("seed", seed, at_least=0)
-    place = bench.find_device(device)
+    place = find_device(device)
     import torch  # here, as the next ones: what they import takes long
 
     from beamtree import pretrained

@@ -13,10 +13,14 @@ import torch
 import typer
 from rich.table import Table
 
-from beamtree import __version__, bench, bench_plot, bench_tables, runs
-from beamtree.checks import check_choice, check_integer
+from beamtree import __version__, runs
+from beamtree.bench import measure as bench
+from beamtree.bench import plot as bench_plot
+from beamtree.bench import tables as bench_tables
 from beamtree.cli.terminal import INTERRUPTED, digits, duration, make_table, memory, print_table, progress_bar
-from beamtree.encoders import encoders
+from beamtree.nn.encoders import encoders
+from beamtree.utils.checks import check_choice, check_integer
+from beamtree.utils.devices import find_device
 
 EXAMPLE = (
     "Examples: every engine on long inputs, one at a time; the paper's efficiency table; a curve over lengths\n\n"
@@ -82,7 +86,7 @@ def bench_command(
     if threads is not None:
         check_integer("threads", threads, at_least=1)
         torch.set_num_threads(threads)
-    device = bench.find_device(device)
+    device = find_device(device)
     common: dict[str, Any] = {"dropout": dropout, "device": device, "dtype": dtype, "seed": seed}
     run: Callable[..., list[bench.Result]]
     if table is None:

@@ -12,13 +12,15 @@ from typing import Annotated, Any
 
 import typer
 
-from beamtree import bench, bench_plot, recipes
-from beamtree.checks import check_integer
+from beamtree import recipes
+from beamtree.bench import plot as bench_plot
 from beamtree.cli.terminal import INTERRUPTED, make_table, named_bars, print_table
 from beamtree.data.loading import TASKS, Data, load
 from beamtree.data.task import Progress
 from beamtree.recipes.settings import DataSettings
 from beamtree.runs import Config
+from beamtree.utils.checks import check_integer
+from beamtree.utils.devices import find_device
 
 EXAMPLE = (
     "Examples: all tests of the model's task; one of them, and a plot; one's own file\n\n"
@@ -60,7 +62,7 @@ def evaluate_command(
         bench_plot.check_plot(plot)
     if batch_size is not None:
         check_integer("batch size", batch_size, at_least=1)
-    place = bench.find_device(device)
+    place = find_device(device)
     from beamtree import evaluation, pretrained  # here: what they import takes long
     from beamtree.evaluation.plot import draw
 

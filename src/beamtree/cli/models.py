@@ -10,7 +10,7 @@ import typer
 
 from beamtree import recipes
 from beamtree.cli.terminal import make_table, print_table
-from beamtree.encoders import defaults, encoder, encoders
+from beamtree.nn.encoders import defaults, encoder, encoders
 
 EXAMPLE = (
     "Examples: everything; one encoder with its options\n\n"

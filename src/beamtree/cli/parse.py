@@ -15,13 +15,13 @@ import typer
 from rich.progress import TextColumn
 
 from beamtree.answers import Answer, answers, as_json
-from beamtree.bench import find_device
-from beamtree.checks import check_integer
 from beamtree.cli.terminal import progress_bar
 from beamtree.drawing import Drawing, draw_beams, draw_chart, penn_tree, text_tree
 from beamtree.drawing.png import check_png
 from beamtree.drawing.shapes import below, clipped, words_scene
 from beamtree.runs import write_atomically, writing
+from beamtree.utils.checks import check_integer
+from beamtree.utils.devices import find_device
 from beamtree.web import export
 
 if TYPE_CHECKING:

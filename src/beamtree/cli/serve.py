@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from beamtree.bench import find_device
-from beamtree.checks import check_integer
+from beamtree.utils.checks import check_integer
+from beamtree.utils.devices import find_device
 
 EXAMPLE = (
     "Examples: the models that come with beamtree; two runs to compare, on another port\n\n"

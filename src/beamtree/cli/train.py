@@ -11,9 +11,9 @@ from typing import Annotated, Any, get_args
 import typer
 
 from beamtree import recipes, runs
-from beamtree.checks import check_choice, check_integer
 from beamtree.cli.terminal import duration, make_table, print_table
 from beamtree.recipes.settings import Precision, Settings
+from beamtree.utils.checks import check_choice, check_integer
 
 EXAMPLE = (
     "Examples: a small model in minutes; another encoder and setting; three seeds of two encoders, three at once; "

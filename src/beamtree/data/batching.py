@@ -22,8 +22,8 @@ from numpy.typing import DTypeLike
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
-from beamtree.checks import check_flag, check_integer
 from beamtree.trees import Tree
+from beamtree.utils.checks import check_flag, check_integer
 
 
 @dataclass(frozen=True, eq=False)

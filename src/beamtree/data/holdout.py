@@ -3,8 +3,8 @@
 import random
 from collections.abc import Iterable
 
-from beamtree.checks import check_integer
 from beamtree.data.samples import Sample
+from beamtree.utils.checks import check_integer
 
 
 def at_random(samples: Iterable[Sample], count: int, seed: int) -> tuple[list[Sample], list[Sample]]:

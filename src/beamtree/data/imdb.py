@@ -14,12 +14,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from beamtree.checks import check_flag, unknown
 from beamtree.data import fields
 from beamtree.data.originals import Originals
 from beamtree.data.samples import Sample, at
 from beamtree.data.task import Column, Materials, Part, Task
 from beamtree.data.words import tokenize
+from beamtree.utils.checks import check_flag, unknown
 
 LABELS = ("negative", "positive")
 PARTS = ("train", "test")

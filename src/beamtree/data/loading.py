@@ -13,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
-from beamtree.checks import unknown
 from beamtree.data import imdb, logic, nli, own, sst
 from beamtree.data.cache import Prepared, stored
 from beamtree.data.listops import task as listops
@@ -23,6 +22,7 @@ from beamtree.data.split import Split
 from beamtree.data.task import Column, Materials, Option, Part, Progress, Task, slug
 from beamtree.data.vectors import Vectors
 from beamtree.data.vocabulary import Vocabulary
+from beamtree.utils.checks import unknown
 
 TASKS: dict[str, Task] = {task.name: task for module in (listops, tiny, logic, sst, imdb, nli) for task in module.TASKS}
 

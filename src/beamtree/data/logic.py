@@ -14,12 +14,12 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from beamtree.checks import check_integer, unknown
 from beamtree.data.gold import left_branching
 from beamtree.data.originals import Originals
 from beamtree.data.samples import Sample, at
 from beamtree.data.task import Column, Materials, Part, Task
 from beamtree.trees import Tree
+from beamtree.utils.checks import check_integer, unknown
 
 LABELS = ("=", "<", ">", "^", "|", "v", "#")
 OPERATORS = ("and", "or", "not")

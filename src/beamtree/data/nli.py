@@ -7,11 +7,11 @@ tests (Naik et al. 2018); SICK (Marelli et al. 2014) is read in it too.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from beamtree.checks import check_integer, unknown
 from beamtree.data import fields, holdout, stress
 from beamtree.data.samples import Sample, at
 from beamtree.data.task import Column, Materials, Part, Task
 from beamtree.data.words import tokenize
+from beamtree.utils.checks import check_integer, unknown
 
 LABELS = ("entailment", "neutral", "contradiction")
 

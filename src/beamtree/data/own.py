@@ -7,13 +7,13 @@ cut at whitespace (`tokenizer="spaces"`), as formal languages and texts that are
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from beamtree.checks import check_choice
 from beamtree.data import tables
 from beamtree.data.originals import File, Folder, Source
 from beamtree.data.originals.reading import readable
 from beamtree.data.samples import Sample
 from beamtree.data.task import Column, Materials, Part, Task, slug
 from beamtree.data.words import tokenize
+from beamtree.utils.checks import check_choice
 
 _TOKENIZERS: dict[str, Callable[[str], Sequence[str]]] = {"words": tokenize, "spaces": str.split}
 

@@ -17,11 +17,11 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Integer
 
-from beamtree.checks import unknown
 from beamtree.data.batching import Batches, Ragged
 from beamtree.data.samples import Sample
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.trees import Tree
+from beamtree.utils.checks import unknown
 
 GoldTree = Callable[[Sequence[str]], Tree]
 

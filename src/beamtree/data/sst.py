@@ -19,10 +19,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from beamtree.checks import check_flag
 from beamtree.data.samples import Sample, at
 from beamtree.data.task import Column, Materials, Part, Task
 from beamtree.trees import Tree
+from beamtree.utils.checks import check_flag
 
 LABELS_5 = ("very negative", "negative", "neutral", "positive", "very positive")
 LABELS_2 = ("negative", "positive")

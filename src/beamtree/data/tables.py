@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import PurePath
 from typing import Literal, NamedTuple, get_args
 
-from beamtree.checks import check_choice
 from beamtree.data import fields
 from beamtree.data.samples import Sample, at
+from beamtree.utils.checks import check_choice
 
 Kind = Literal["tsv", "csv", "jsonl"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from beamtree.checks import unknown
 from beamtree.data.originals import Originals
 from beamtree.data.samples import Sample
 from beamtree.data.split import GoldTree, Split
+from beamtree.utils.checks import unknown
 
 Option = bool | int | str
 Progress = Callable[[str, int, int | None], None]  # what is being made, how far it is, and of how much

@@ -28,9 +28,9 @@ from jaxtyping import Float
 from numpy.lib.npyio import NpzFile
 from torch import Tensor
 
-from beamtree.checks import check_integer, unknown
 from beamtree.data.originals import SOURCES, find
 from beamtree.data.vocabulary import Vocabulary
+from beamtree.utils.checks import check_integer, unknown
 
 _BRACKETS = [
     (bracket, f"-{form}-", f"-{form.upper()}-")

@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Int
 
-from beamtree.checks import check_flag, check_integer, unknown
+from beamtree.utils.checks import check_flag, check_integer, unknown
 
 _SPECIAL = ("<pad>", "<unk>", "<sep>")
 

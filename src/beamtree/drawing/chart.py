@@ -8,7 +8,6 @@ base is logarithmic: most constituents are short, and need the room.
 import math
 from collections.abc import Sequence
 
-from beamtree.beams import Parse, span_probabilities
 from beamtree.drawing.picture import Drawing
 from beamtree.drawing.shapes import (
     CHARACTER,
@@ -26,6 +25,7 @@ from beamtree.drawing.shapes import (
     text_width,
     title,
 )
+from beamtree.nn.beams import Parse, span_probabilities
 
 _NARROWEST, _WIDEST = 40.0, 96.0  # columns; a longer token is cut
 _STEP = 26.0  # the height of a cell in columns

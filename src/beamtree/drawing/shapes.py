@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
-from beamtree.checks import check_choice
+from beamtree.utils.checks import check_choice
 
 Layout = Literal["auto", "columns", "rows"]
 LAYOUTS = ("auto", "columns", "rows")

@@ -10,8 +10,6 @@ from itertools import accumulate
 from math import inf
 from typing import NamedTuple
 
-from beamtree.beams import Parse, span_probabilities
-from beamtree.checks import check_integer
 from beamtree.drawing.picture import Drawing
 from beamtree.drawing.shapes import (
     CHARACTER,
@@ -31,7 +29,9 @@ from beamtree.drawing.shapes import (
     title,
     words_scene,
 )
+from beamtree.nn.beams import Parse, span_probabilities
 from beamtree.trees import Tree
+from beamtree.utils.checks import check_integer
 
 _HEIGHT = 240.0  # of the lines above leaves in columns, if the tree is high; else
 _STEP = 26.0  # for each step

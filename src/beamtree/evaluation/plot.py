@@ -4,7 +4,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from beamtree.bench_plot import COLOURS, MARKERS
+from beamtree.bench.plot import COLOURS, MARKERS
 from beamtree.evaluation.results import Bin, Views
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Integer
 
-from beamtree.checks import unknown
 from beamtree.data.listops.expressions import CLOSE, OPERATORS, TOKENS
 from beamtree.data.split import Split
 from beamtree.evaluation.scoring import MAX_SAMPLES, Progress, evaluate_model
 from beamtree.pretrained import Pretrained
+from beamtree.utils.checks import unknown
 
 _Z = 1.959964  # of the normal distribution: 95 % lie within
 _MOST_BINS = 12

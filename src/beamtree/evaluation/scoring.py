@@ -16,10 +16,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from beamtree.bench_memory import available_bytes, is_out_of_memory, peak_bytes, release_memory
-from beamtree.checks import check_integer
 from beamtree.data.batching import Batches, Buckets
 from beamtree.tasks import Model, PairClassifier
+from beamtree.utils.checks import check_integer
+from beamtree.utils.memory import available_bytes, is_out_of_memory, peak_bytes, release_memory
 
 MAX_SAMPLES = 256  # more at once makes nothing faster
 FIXED_BUDGET = 2**22  # batch size × longest², where nothing is measured: four inputs of 1000 tokens

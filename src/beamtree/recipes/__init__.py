@@ -18,11 +18,11 @@ from typing import Any
 import torch
 import yaml
 
-from beamtree.checks import unknown
 from beamtree.data.loading import TASKS
-from beamtree.encoders import encoder as make_encoder
-from beamtree.encoders import encoders as existing
+from beamtree.nn.encoders import encoder as make_encoder
+from beamtree.nn.encoders import encoders as existing
 from beamtree.recipes.settings import Settings
+from beamtree.utils.checks import unknown
 
 __all__ = ["Settings", "default_encoder", "describe", "encoders", "load", "names", "parse_changes"]
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
-from beamtree.checks import unknown
+from beamtree.utils.checks import unknown
 
 Check = Callable[[Any], Any]  # gives the value in its own type; else a ValueError that says what it must be
 

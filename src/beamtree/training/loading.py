@@ -20,7 +20,7 @@ from beamtree.data.batching import Batch, Batches, Buckets, Ragged
 from beamtree.data.loading import Data, Roots, load
 from beamtree.data.task import Progress
 from beamtree.data.vocabulary import Vocabulary
-from beamtree.encoders import needs_trees
+from beamtree.nn.encoders import needs_trees
 from beamtree.recipes.settings import DataSettings, Settings
 from beamtree.runs import Config
 

@@ -23,7 +23,6 @@ from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import rank_zero_only
 
 from beamtree import runs
-from beamtree.checks import check_choice, check_integer
 from beamtree.data.loading import Roots
 from beamtree.evaluation import Scores
 from beamtree.pretrained import build
@@ -36,6 +35,7 @@ from beamtree.training.loading import DEV, Materials, prepare
 from beamtree.training.module import Training
 from beamtree.training.saving import Saving, Stopped
 from beamtree.training.screen import Bar, Screen
+from beamtree.utils.checks import check_choice, check_integer
 
 ACCELERATORS = ("auto", "cpu", "cuda")
 

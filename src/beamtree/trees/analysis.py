@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from beamtree.checks import check_integer
 from beamtree.data.split import Split
 from beamtree.evaluation import Progress
 from beamtree.pretrained import MAX_SAMPLES, Pretrained
@@ -22,6 +21,7 @@ from beamtree.trees.bracketing import Bracketing
 from beamtree.trees.measures import Weighted, entropy, expected_f1
 from beamtree.trees.scores import COUNTED, Mean, Scores
 from beamtree.trees.tree import Tree
+from beamtree.utils.checks import check_integer
 
 GOLD = "gold"
 ORACLE = "oracle"  # the best that a binary tree can reach against brackets that hold more than two constituents

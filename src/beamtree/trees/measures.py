@@ -8,10 +8,10 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
-from beamtree.checks import check_choice
 from beamtree.trees.bracketing import Bracketing
 from beamtree.trees.scores import COUNTED, Counted, Counts, Gold, Mean, check_size, constituents, score
 from beamtree.trees.tree import Tree
+from beamtree.utils.checks import check_choice
 
 Weighted = Sequence[tuple[Tree, float] | tuple[Tree, float, tuple[tuple[int, int], ...]]]
 

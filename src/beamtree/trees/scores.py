@@ -24,9 +24,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from beamtree.checks import check_choice
 from beamtree.trees.bracketing import Bracketing
 from beamtree.trees.tree import Tree
+from beamtree.utils.checks import check_choice
 
 Counted = Literal["merged", "nontrivial", "all"]
 COUNTED: tuple[Counted, ...] = get_args(Counted)

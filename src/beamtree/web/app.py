@@ -17,8 +17,8 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from beamtree import __version__
-from beamtree.checks import unknown
 from beamtree.pretrained import Pretrained
+from beamtree.utils.checks import unknown
 from beamtree.web import SCRIPTS, STYLE, read
 from beamtree.web.guard import Guard
 from beamtree.web.schemas import Document, LimitsInfo, ModelInfo, Models, ParseRequest, Problem

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from threading import Thread
 
 from beamtree.answers import answers, as_json
-from beamtree.checks import check_integer
 from beamtree.pretrained import Pretrained, tokens_of
+from beamtree.utils.checks import check_integer
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,175 @@
+"""Train the runs behind `docs/results.md`, several at a time, within a time limit.
+
+    python results/run_queue.py --slots 6 --deadline 560 --out runs
+    python results/run_queue.py --slots 2 --recipe listops-tiny    # a trial on a CPU
+
+Runs start in the order of `RUNS`. Each is a process of its own, `beamtree train`, with the folder OUT/RECIPE/NAME and
+a log beside it. At the deadline, runs in progress receive SIGINT, write a checkpoint and exit. Rerun the command to
+continue: finished runs are skipped, stopped runs resume from their last checkpoint.
+
+`--collect results` copies the small files of finished runs (settings, environment, metrics, results) to
+results/RECIPE/NAME. `--pack FOLDER` writes what is needed to resume the runs, or to evaluate them, to tar archives;
+unpack these in OUT. On an NVIDIA GPU, start MPS first (`nvidia-cuda-mps-control -d`) so that runs share the GPU
+instead of taking turns.
+"""
+
+import argparse
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+POLL = 0.5  # seconds
+GRACE = 25.0  # seconds to write a checkpoint before a process is killed
+STARTUP = 60.0  # no run is started with fewer seconds left: it would hardly get beyond loading and compiling
+ARCHIVE = 15 * 2**20  # bytes of files in a tar archive, at most, unless a single run is larger
+SMALL_FILES = ("config.yaml", "environment.json", "metrics.jsonl", "results.json")
+
+
+@dataclass(frozen=True)
+class Run:
+    recipe: str
+    encoder: str
+    seed: int
+    changes: tuple[str, ...] = ()  # to the recipe, as for `beamtree train --set`
+    variant: str = ""  # part of the name that stands for the changes
+
+    def folder(self, out: Path) -> Path:
+        return out / self.recipe / "-".join(filter(None, (self.encoder, self.variant, f"seed{self.seed}")))
+
+    def log(self, out: Path) -> Path:
+        return self.folder(out).with_suffix(".log")
+
+    def is_finished(self, out: Path) -> bool:
+        return (self.folder(out) / "results.json").exists()  # written last
+
+    def start(self, out: Path) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-m", "beamtree", "train", self.recipe, f"--encoder={self.encoder}"]
+        command += [f"--seed={self.seed}", f"--out={self.folder(out)}", *(f"--set={change}" for change in self.changes)]
+        self.log(out).parent.mkdir(parents=True, exist_ok=True)
+        with open(self.log(out), "ab") as log:
+            # In a new session, so that Ctrl-C reaches the process once, through `stop`, and not from the terminal too.
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+
+BEAM_2 = ("encoder.options.beam_size=2",)
+RUNS = [
+    *(Run("listops", "recurrent-grc", seed) for seed in range(3)),
+    *(Run("listops", "bt-lstm", seed) for seed in range(3)),
+    *(Run("listops", "gumbel-tree-grc", seed) for seed in range(3)),
+    *(Run("listops", "bt-grc", seed, BEAM_2, "beam2") for seed in range(3)),
+]
+
+
+def train(runs: list[Run], out: Path, slots: int, deadline: float, commit: str) -> bool:
+    """Train the runs that are not finished, `slots` at a time. Returns whether none of them failed."""
+    began = time.monotonic()
+    waiting = [run for run in runs if not run.is_finished(out)]
+    running: dict[Run, subprocess.Popen[bytes]] = {}
+    failed = 0
+
+    def report(run: Run, event: str) -> None:
+        metrics = run.folder(out) / "metrics.jsonl"
+        epochs = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+        seconds = time.monotonic() - began
+        print(f"{seconds:6.1f} s  {run.folder(out)} {event}, {epochs} epochs; {len(running)} running", flush=True)
+
+    try:
+        while (left := began + deadline - time.monotonic()) > 0:
+            while waiting and len(running) < slots and left > STARTUP:
+                run = waiting.pop(0)
+                running[run] = run.start(out)
+                report(run, "started")
+            if not running:
+                break
+            for run, process in list(running.items()):
+                if process.poll() is not None:
+                    del running[run]
+                    failed += not run.is_finished(out)
+                    add_commit(run.folder(out), commit)
+                    report(run, "finished" if run.is_finished(out) else f"failed (see {run.log(out)})")
+            time.sleep(POLL)
+    finally:
+        stop(running.values())
+        for run in running:
+            add_commit(run.folder(out), commit)
+            report(run, "stopped")
+    return not failed
+
+
+def stop(processes: Collection["subprocess.Popen[bytes]"]) -> None:
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+    end = time.monotonic() + GRACE
+    for process in processes:
+        try:
+            process.wait(max(end - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def add_commit(folder: Path, commit: str) -> None:
+    """Add the commit of the code to the environment; a run that was resumed with other code has several."""
+    path = folder / "environment.json"
+    if commit and path.exists():
+        environment = json.loads(path.read_text())
+        commits = dict.fromkeys([*environment.get("commit", "").split(), commit])
+        path.write_text(json.dumps({**environment, "commit": " ".join(commits)}, indent=2, ensure_ascii=False) + "\n")
+
+
+def collect(runs: list[Run], out: Path, target: Path) -> None:
+    for run in runs:
+        if run.is_finished(out):
+            run.folder(target).mkdir(parents=True, exist_ok=True)
+            for name in SMALL_FILES:
+                shutil.copy(run.folder(out) / name, run.folder(target))
+
+
+def pack(runs: list[Run], out: Path, target: Path) -> None:
+    """Write the runs to archives of limited size, each run to the first one that has room for it."""
+    archives: list[list[Path]] = []
+    for run in runs:
+        checkpoints = sorted(run.folder(out).glob("checkpoints/*.ckpt"))[-1:]  # none of a finished run
+        names = (*SMALL_FILES, "vocab.json", *(() if checkpoints else ("model.safetensors",)))
+        files = [path for name in names if (path := run.folder(out) / name).exists()] + checkpoints
+        fitting = [archive for archive in archives if sum(path.stat().st_size for path in archive + files) <= ARCHIVE]
+        if fitting:
+            fitting[0] += files
+        elif files:
+            archives.append(files)
+    target.mkdir(parents=True, exist_ok=True)
+    for index, archive in enumerate(archives):
+        with tarfile.open(target / f"runs-{index}.tar", "w") as tar:
+            for path in archive:
+                tar.add(path, path.relative_to(out))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--slots", type=int, default=3, help="runs at a time (default: %(default)s)")
+    parser.add_argument("--deadline", type=float, default=float("inf"), help="seconds until all runs are stopped")
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="folder of the runs (default: %(default)s)")
+    parser.add_argument("--recipe", help="use this recipe for all runs")
+    parser.add_argument("--commit", default="", help="commit of the code, to be noted in environment.json")
+    parser.add_argument("--collect", type=Path, help="copy the small files of finished runs to this folder")
+    parser.add_argument("--pack", type=Path, help="write the runs to tar archives in this folder")
+    options = parser.parse_args()
+    runs = [replace(run, recipe=options.recipe or run.recipe) for run in RUNS]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return 0 if train(runs, options.out, options.slots, options.deadline, options.commit) else 1
+    finally:
+        if options.collect:
+            collect(runs, options.out, options.collect)
+        if options.pack:
+            pack(runs, options.out, options.pack)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Benchmarks: time and memory of every engine."""

@@ -1,0 +1,270 @@
+"""Time and memory of every engine, with the reference beside it in the same run.
+
+    results = run(grid(["bt-grc"], lengths=[200], batch_sizes=[4], engines=["torch"]))
+    ratios(results)  # how many times less each needs than the reference
+
+A training step is forward and backward of Σ sin(state) over full-length random inputs; inference is forward in eval
+mode without gradients. A factor is worth something only between numbers of one run on one machine.
+"""
+
+import importlib.util
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beamtree.nn.encoders import encoder, encoders, options
+from beamtree.nn.engine import ENGINES, EngineError
+from beamtree.trees import Tree
+from beamtree.utils.checks import check_choice, check_integer, check_rate
+from beamtree.utils.devices import find_device
+from beamtree.utils.memory import available_bytes, is_out_of_memory, peak_bytes, release_memory, watch_saved
+
+AUTO, REFERENCE = "auto", "reference"
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16-autocast": torch.float32}  # of the weights
+OUT_OF_MEMORY = "out of memory"
+REPEATS = 5
+BUDGET = 10.0  # seconds; a slow case is timed once rather than for minutes
+# What the reference holds of one candidate until backward, in vectors of width D, rounded up from what `measure`
+# counts: 25 with the GRC, 16 with the LSTM; OneSoft copies all continuations twice, K for each candidate.
+KEPT, KEPT_ONESOFT = 26, 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is measured."""
+
+    encoder: str = "bt-grc"
+    engine: str = REFERENCE
+    length: int = 200
+    batch_size: int = 4
+    dim: int = 64
+    beam_size: int = 5
+    dropout: float = 0.1
+    device: str = "cpu"
+    dtype: str = "float32"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("encoder", self.encoder, tuple(encoders()))
+        check_choice("engine", self.engine, (AUTO, *ENGINES))
+        for name in ("length", "batch_size", "dim", "beam_size"):
+            check_integer(name, getattr(self, name), at_least=1)
+        check_rate("dropout", self.dropout)
+        check_choice("dtype", self.dtype, tuple(DTYPES))
+        check_integer("seed", self.seed, at_least=0)
+        object.__setattr__(self, "device", find_device(self.device))  # a result names where it ran, never "auto"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out. None: not measured; the note says why, or the system does not tell."""
+
+    case: Case
+    train_seconds: float | None = None
+    inference_seconds: float | None = None
+    saved_bytes: int | None = None  # what autograd holds between forward and backward
+    peak_bytes: int | None = None  # the most a training step needs at any time
+    note: str = ""
+
+
+Progress = Callable[[Case, Result | None], None]  # hears of a case twice: before it, with None, and with its result
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """How many times less than the reference: 2 is twice as fast, or half the memory. None: one of them is unknown."""
+
+    train_seconds: float | None
+    inference_seconds: float | None
+    saved_bytes: float | None
+    peak_bytes: float | None
+
+
+def engines_on(device: str) -> list[str]:
+    """The engines that can run on "cpu" or "cuda"."""
+    fused = device == "cuda" and importlib.util.find_spec("triton") is not None
+    return [engine for engine in ENGINES if engine != "triton" or fused]
+
+
+def check_engine(engine: str, device: str) -> None:
+    """An engine that exists and can run on the device."""
+    check_choice("engine", engine, (AUTO, *ENGINES))
+    possible = (AUTO, *engines_on(device))
+    if engine not in possible:
+        lacking = "the package triton, which is not installed" if device == "cuda" else f"a CUDA device, not {device}"
+        raise ValueError(f"engine {engine!r} needs {lacking}; here there are: {', '.join(possible)}")
+
+
+def grid(
+    names: Iterable[str],
+    lengths: Iterable[int],
+    batch_sizes: Iterable[int],
+    engines: Iterable[str] | None = None,
+    device: str = "cpu",
+    **common: Any,
+) -> list[Case]:
+    """All combinations. The engines of one case follow each other, the reference first, which the ratios need.
+
+    engines: None: all that can run on the device.
+    """
+    device = find_device(device)
+    engines = dict.fromkeys((REFERENCE, *(engines_on(device) if engines is None else engines)))  # each once
+    for engine in engines:
+        check_engine(engine, device)
+    return [
+        Case(encoder=name, length=length, batch_size=batch_size, engine=engine, device=device, **common)
+        for name, length, batch_size in itertools.product(names, lengths, batch_sizes)
+        for engine in engines
+    ]
+
+
+def run(
+    cases: Sequence[Case],
+    progress: Progress = lambda case, result: None,
+    repeats: int = REPEATS,
+    budget: float = BUDGET,
+) -> list[Result]:
+    """Measure them all."""
+    results = []
+    for case in cases:
+        progress(case, None)
+        results.append(measure(case, repeats, budget))
+        progress(case, results[-1])
+    return results
+
+
+def ratios(results: Sequence[Result]) -> list[Ratios]:
+    """For each result its factors against the reference of the same case."""
+    references = {result.case: result for result in results if result.case.engine == REFERENCE}
+
+    def factor(result: Result, quantity: str) -> float | None:
+        reference = references.get(replace(result.case, engine=REFERENCE))
+        theirs, ours = getattr(reference, quantity, None), getattr(result, quantity)
+        return theirs / ours if theirs and ours else None
+
+    return [Ratios(*(factor(result, field.name) for field in fields(Ratios))) for result in results]
+
+
+def records(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Results and their ratios as flat dictionaries of JSON's types."""
+    rows = [(asdict(result), asdict(ratio)) for result, ratio in zip(results, ratios(results), strict=True)]
+    return [{**row.pop("case"), **row, "ratios": ratio} for row, ratio in rows]
+
+
+def measure(case: Case, repeats: int = REPEATS, budget: float = BUDGET) -> Result:
+    """Median times of `repeats` passes, fewer where they would take more than `budget` seconds, and memory.
+
+    A case that does not fit into memory is a result too, with a note, and so is one that the engine is not made for.
+    """
+    check_integer("repeats", repeats, at_least=1)
+    release_memory()
+    needed, available = needed_bytes(case), available_bytes(case.device)
+    if available is not None and needed > available:
+        return Result(case, note=f"skipped: would need about {needed / 2**30:,.1f} GiB")
+    devices = [torch.cuda.current_device()] if case.device == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices):
+            return _measure(case, repeats, budget)
+    except EngineError as error:
+        return Result(case, note=f"cannot: {error.reason}")
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return Result(case, note=OUT_OF_MEMORY)
+
+
+def make_encoder(case: Case) -> Any:
+    """With those of the case's settings that the encoder has."""
+    known = options(case.encoder)
+    given: dict[str, Any] = {"dim": case.dim, "beam_size": case.beam_size, "dropout": case.dropout}
+    given["heads"] = math.gcd(case.dim, 16)  # NDR's, which divide the width
+    given["halt"] = False  # CRvNN's, which at random weights would stop after a few iterations; so in the paper's table
+    if "engine" in known:
+        try:
+            encoder(case.encoder, dim=1, engine=case.engine)
+        except ValueError as error:
+            raise EngineError(case.engine, str(error)) from None
+        given["engine"] = case.engine
+    elif case.engine == REFERENCE:
+        raise EngineError(REFERENCE, "it has no reference engine")
+    return encoder(case.encoder, **{name: value for name, value in given.items() if name in known})
+
+
+def _measure(case: Case, repeats: int, budget: float) -> Result:
+    torch.manual_seed(case.seed)  # the same weights, inputs and noise for every engine
+    dtype, half = DTYPES[case.dtype], case.dtype == "bfloat16-autocast"
+    model = make_encoder(case).to(case.device, dtype)
+    x = torch.randn(case.batch_size, case.length, case.dim, dtype=dtype).to(case.device).requires_grad_()  # (B, N, D)
+    known = [*model.parameters(), x]
+
+    def forward(x: Tensor) -> Tensor:
+        lengths = torch.full((len(x),), x.shape[1], device=x.device)
+        # Trees that lean to the left, as those of ListOps do within a list.
+        given = {"trees": [Tree.from_actions([0] * (x.shape[1] - 1))] * len(x)} if model.needs_trees else {}
+        with torch.autocast(case.device, torch.bfloat16, enabled=half):
+            return model(x, lengths, **given).state.sin().sum()
+
+    def train_step() -> None:
+        for tensor in known:
+            tensor.grad = None
+        forward(x).backward()
+
+    saved: dict[int, int] = {}
+
+    def first_steps() -> None:
+        with watch_saved(saved, known):
+            loss = forward(x)
+        loss.backward()  # unwatched: what an engine composes again here is not kept
+        if case.device == "cuda":
+            train_step()  # the second time an engine may capture its launches
+
+    @torch.no_grad()
+    def infer() -> None:
+        forward(x)
+
+    # What a library sets up at its first use, such as threads and workspaces, is not the case's memory.
+    for _ in range(2 if case.device == "cuda" else 1):
+        forward(x[:1, :3]).backward()
+    for tensor in known:
+        tensor.grad = None
+    # The first full steps warm up and are watched, so that buffers an engine keeps from step to step count as its own.
+    peak = peak_bytes(first_steps, case.device)
+    train_seconds = median_seconds(train_step, case.device, repeats, budget)
+    model.eval()
+    for _ in range(2 if case.device == "cuda" else 1):
+        infer()
+    inference_seconds = median_seconds(infer, case.device, repeats, budget)
+    return Result(case, train_seconds, inference_seconds, sum(saved.values()), peak)
+
+
+def median_seconds(work: Callable[[], None], device: str, repeats: int, budget: float) -> float:
+    """At least one time is taken, and none that is likely to end beyond the budget."""
+    times: list[float] = []
+    while len(times) < repeats and (not times or sum(times) + times[-1] < budget):
+        _synchronize(device)
+        start = time.perf_counter()
+        work()
+        _synchronize(device)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def needed_bytes(case: Case) -> int:
+    """About what a training step needs. Only the reference's K·N²/2 cells are worth an estimate."""
+    if case.engine != REFERENCE:
+        return 0
+    candidates = case.batch_size * case.beam_size * case.length**2 // 2
+    kept = KEPT + (KEPT_ONESOFT * case.beam_size if "onesoft" in case.encoder else 0)
+    return candidates * kept * case.dim * DTYPES[case.dtype].itemsize
+
+
+def _synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()

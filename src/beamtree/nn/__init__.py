@@ -1,0 +1,1 @@
+"""The neural networks: cells, top-k operators, engines and encoders."""

@@ -1,0 +1,123 @@
+"""What an encoder returns: the encoding, and the beams it was made from."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from beamtree.nn.engine.chart import Chart
+from beamtree.trees import Tree
+
+
+class Parse(NamedTuple):
+    """A tree that beams have reached, and how."""
+
+    tree: Tree
+    probability: float  # of all beams that reached it, by merges in whatever order
+    merges: tuple[tuple[int, int], ...]  # [start, end) of its constituents, in the order of the best of these beams
+
+
+class Parses(list[Parse]):
+    """The different trees of one sample, most probable first. A notebook draws them."""
+
+    def _repr_html_(self) -> str:
+        from beamtree.drawing import draw_beams  # here: an encoder alone needs no drawings
+
+        return draw_beams(self)._repr_html_() if self else ""
+
+
+def span_probabilities(parses: Iterable[Parse]) -> dict[tuple[int, int], float]:
+    """How probable every constituent of two or more leaves is: the sum over the trees that hold it, shortest first."""
+    total: dict[tuple[int, int], float] = {}
+    for parse in parses:
+        for span in parse.merges:
+            total[span] = total.get(span, 0.0) + parse.probability
+    ordered = sorted(total, key=lambda span: (span[1] - span[0], span))
+    return {span: min(total[span], 1.0) for span in ordered}  # rounding may lift a sum of all beams above 1
+
+
+class Nodes(NamedTuple):
+    """Every constituent of every beam: first the N leaves, then the N−1 merged ones in the order they were made."""
+
+    states: Float[Tensor, "B K 2N-1 D"]  # with gradients
+    spans: Int[Tensor, "B K 2N-1 2"]  # [start, end)
+    mask: Bool[Tensor, "B K 2N-1"]  # False for padding and for beams that do not exist
+
+
+@dataclass(frozen=True, eq=False)
+class Beams:
+    """The trees that were found, best first.
+
+    While OneSoft trains, its last beam is a mixture; it, and what descends from it, is shown by the heaviest of the
+    merges that were mixed.
+    """
+
+    log_probs: Float[Tensor, "B K"]  # normalised over the beams; −inf where a sample has fewer
+    chart: Chart  # in the same order of beams
+    lengths: Int[Tensor, "B"]
+    dim: int
+
+    def trees(self, tokens: Sequence[Sequence[str]] | None = None) -> list[list[Tree]]:
+        """For each sample its trees, best first, over the tokens or else over positions 0, 1, …"""
+        lengths = self.lengths.tolist()
+        if tokens is not None and [len(sentence) for sentence in tokens] != lengths:
+            raise ValueError(f"tokens of lengths {[len(t) for t in tokens]} for inputs of lengths {lengths}")
+        found = self.log_probs.detach().isfinite().tolist()
+        actions = self.chart.actions.tolist()
+        return [
+            [
+                Tree.from_actions(beam[: length - 1], None if tokens is None else tokens[sample])
+                for beam, exists in zip(actions[sample], found[sample], strict=True)
+                if exists
+            ]
+            for sample, length in enumerate(lengths)
+        ]
+
+    def parses(self, tokens: Sequence[Sequence[str]] | None = None) -> list[Parses]:
+        """For each sample its different trees, most probable first. Beams that reached the same tree by merges in
+        another order are one: their probabilities are added up, and the merges are those of the best."""
+        result = []
+        spans, probabilities = self.chart.spans.tolist(), self.log_probs.detach().exp().tolist()
+        for sample, trees in enumerate(self.trees(tokens)):
+            total: dict[Tree, float] = {}
+            merges: dict[Tree, tuple[tuple[int, int], ...]] = {}
+            # Beams that do not exist come last and have no tree, hence not strict.
+            for tree, probability, made in zip(trees, probabilities[sample], spans[sample], strict=False):
+                total[tree] = total.get(tree, 0.0) + probability
+                merges.setdefault(tree, tuple((start, end) for start, end in made[: len(tree) - 1]))
+            found = (Parse(tree, probability, merges[tree]) for tree, probability in total.items())
+            result.append(Parses(sorted(found, key=lambda parse: -parse.probability)))
+        return result
+
+    def distinct(self, tokens: Sequence[Sequence[str]] | None = None) -> list[list[tuple[Tree, float]]]:
+        """For each sample its different trees with their probabilities, as `parses` has them."""
+        return [[(parse.tree, parse.probability) for parse in parses] for parses in self.parses(tokens)]
+
+    @cached_property
+    def nodes(self) -> Nodes:
+        """States and spans of all constituents, for span-level losses and probes."""
+        B, K, M = self.chart.nodes.shape
+        N = M + 1
+        device = self.lengths.device
+        position = torch.arange(N, device=device)
+        leaf_rows = torch.arange(B * N, device=device).view(B, 1, N).expand(B, K, N)
+        leaf_spans = torch.stack((position, position + 1), dim=-1).expand(B, K, N, 2)
+        length = self.lengths.view(B, 1, 1)
+        mask = torch.cat((position < length, position[:M] < length - 1), dim=-1).expand(B, K, N + M)
+        mask = mask & self.log_probs.detach().isfinite().unsqueeze(-1)
+        rows = torch.cat((leaf_rows, self.chart.nodes), dim=-1) * mask  # (B, K, 2N−1); row 0 where masked
+        states = self.chart.store[:, : self.dim].index_select(0, rows.flatten()).view(B, K, N + M, self.dim)
+        spans = torch.cat((leaf_spans, self.chart.spans), dim=2)
+        return Nodes(states * mask.unsqueeze(-1), spans * mask.unsqueeze(-1), mask)
+
+
+@dataclass(frozen=True, eq=False)
+class Encoding:
+    """The result of an encoder: `state` (B, D), and the beams, or None where the model has no trees."""
+
+    state: Float[Tensor, "B D"]
+    beams: Beams | None = None

@@ -1,0 +1,188 @@
+"""Cells: functions R(left, right) that compose two children into their parent.
+
+A cell has two forms. `Cell` is the module that users build, train and save. `CellFunction` is the same function of
+tensors alone: the engines compute with the weight tensors that the module showed when forward began, and backward uses
+exactly these. So `torch.func.functional_call`, parametrizations, tied weights and weight swaps are right.
+
+A module whose layers are not the plain ones it was built with (hooks, a subclass, a wrapper) has no such form. Engines
+then call the module itself, under autograd: see `ModuleCell`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.parametrize import is_parametrized
+
+from beamtree.nn.cells.adjoint import Adjoint, AutogradAdjoint
+
+if TYPE_CHECKING:
+    from beamtree.nn.engine.gpu.cells import CellKernels
+
+SMALL = 2**15  # elements
+
+C = TypeVar("C", bound="CellFunction")  # not Self, which run-time checks of single methods cannot resolve
+
+
+def gelu(x: Float[Tensor, "*nodes width"]) -> Float[Tensor, "*nodes width"]:
+    """GELU. On a CPU PyTorch calls oneDNN for contiguous tensors, whose start-up dominates for small ones; a transposed
+    view takes PyTorch's own kernel."""
+    if x.dim() == 2 and x.device.type == "cpu" and x.numel() < SMALL:
+        return F.gelu(x.mT).mT
+    return F.gelu(x)
+
+
+class Cell(nn.Module):
+    """Base class of the cells. A subclass sets the widths and defines `forward` and `leaf`."""
+
+    dim: int  # D, the width of inputs and encodings
+    state_dim: int  # S, the width of a node's state, whose first D elements are its encoding
+    mask_dim: int  # the width of the activation that dropout is applied to
+    dropout: float
+
+    def __init__(self, dim: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dim, self.dropout = dim, dropout
+
+    def leaf(self) -> nn.Module:
+        """A new transform (…, D) → (…, S) from input vectors to leaf states."""
+        raise NotImplementedError
+
+    def function(self) -> "CellFunction | None":
+        """The cell as a function of the tensors that are its weights now; None if its layers are not the plain ones it
+        was built with. Engines then call the module."""
+        return None
+
+    def drop(self, activation: Tensor, mask: Tensor | None) -> Tensor:
+        """Apply the given mask of a node, or ordinary dropout if there is none."""
+        if mask is not None:
+            return activation * mask
+        return F.dropout(activation, self.dropout, self.training)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, dropout={self.dropout}"
+
+
+@dataclass(frozen=True)
+class CellFunction(ABC):
+    """A cell as a function of tensors. Without its weights it is hashable, and equal for cells of one kind."""
+
+    dim: int
+    weights: tuple[Tensor, ...]
+
+    COUNT: ClassVar[int]  # of its weights
+
+    @property
+    def state_dim(self) -> int:
+        return self.dim
+
+    @abstractmethod
+    def __call__(
+        self,
+        left: Float[Tensor, "*nodes state"],
+        right: Float[Tensor, "*nodes state"],
+        mask: Float[Tensor, "*nodes mask"] | None = None,
+    ) -> Float[Tensor, "*nodes state"]:
+        """The parents. Without a mask nothing is dropped."""
+
+    def adjoint(self, children: Float[Tensor, "rows 2 S"], mask: Float[Tensor, "rows width"] | None) -> Adjoint:
+        """The backward pass over nodes with these children and dropout masks."""
+        return AutogradAdjoint(self, children, mask)
+
+    def kernels(self) -> "CellKernels | None":
+        """The cell's Triton kernels; None if it has none. Imported here, as Triton may not be installed."""
+        return None
+
+    def bind(self: C, weights: Sequence[Tensor]) -> C:
+        """The same function of other weights."""
+        return replace(self, weights=tuple(weights))
+
+    @property
+    def unbound(self: C) -> C:
+        """Without its weights: to be kept in a context of autograd, or as part of a key."""
+        return replace(self, weights=())
+
+
+class OwnCell(Cell):
+    """A user's cell: any module that maps the states of two children, (…, S) each, to that of their parent.
+
+    S is the module's attribute `state_dim` if it has one, else D. What it drops in training it must draw itself, so
+    that two calls differ: engines that compose a node twice refuse it then.
+    """
+
+    def __init__(self, module: nn.Module, dim: int) -> None:
+        super().__init__(dim)
+        self.module = module
+        self.state_dim, self.mask_dim = int(getattr(module, "state_dim", dim)), 0
+
+    def leaf(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(self.dim, self.state_dim), nn.LayerNorm(self.state_dim))
+
+    def forward(
+        self,
+        left: Float[Tensor, "*nodes state"],
+        right: Float[Tensor, "*nodes state"],
+        mask: Float[Tensor, "*nodes mask"] | None = None,
+    ) -> Float[Tensor, "*nodes state"]:
+        return self.module(left, right)
+
+
+class ModuleCell:
+    """A cell that is known only as a module. Its weights have no part in custom backward passes: it is always composed
+    under autograd."""
+
+    weights: tuple[Tensor, ...] = ()
+
+    def __init__(self, module: Cell) -> None:
+        self.module, self.dim, self.state_dim = module, module.dim, module.state_dim
+
+    def __call__(self, left: Tensor, right: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.module(left, right, mask)
+
+    def kernels(self) -> None:
+        return None
+
+    @property
+    def is_random(self) -> bool:
+        """Whether two calls give different results: it draws dropout masks itself."""
+        dropouts = (layer for layer in self.module.modules() if isinstance(layer, nn.modules.dropout._DropoutNd))
+        return any(layer.training and layer.p > 0 for layer in dropouts)
+
+
+AnyCell = CellFunction | ModuleCell
+
+
+def function_of(cell: Cell) -> AnyCell:
+    """The cell as engines take it."""
+    return cell.function() or ModuleCell(cell)
+
+
+def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
+    """Whether a module computes what its class says: of exactly one of these classes, or one with parametrized weights,
+    without hooks, and with its own `forward`."""
+    kind = type(module)
+    if is_parametrized(module):  # PyTorch derives a class that changes how weights are read, and nothing else
+        kind = kind.__bases__[0]
+    hooks: tuple[dict[int, Any], ...] = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+    return kind in kinds and not any(hooks) and "forward" not in vars(module)
+
+
+def plain_tensors(cell: nn.Module, layers: dict[nn.Module, tuple[str, ...]]) -> tuple[Tensor, ...] | None:
+    """The named tensors of these layers of a cell, which are `nn.Linear` or `nn.LayerNorm`; None if one of them is not
+    plain, or one of the tensors missing."""
+    found: list[Any] = []
+    for layer, names in layers.items():
+        if not is_plain(layer, nn.Linear, nn.LayerNorm):
+            return None
+        found += (getattr(layer, name) for name in names)
+    # Subclasses of Tensor may compute anything; a parametrization may yield something else altogether.
+    return tuple(found) if all(type(tensor) in (Tensor, nn.Parameter) for tensor in found) else None

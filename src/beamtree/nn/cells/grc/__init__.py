@@ -1,0 +1,182 @@
+"""Gated Recursive Cell (Shen et al. 2019, with the GELU of Ray Chowdhury & Caragea 2021).
+
+    g = dropout(GELU([l; r] W1 + b1))
+    [z; h; c; u] = g W2 + b2
+    R(l, r) = LN(σ(z) ⊙ l + σ(h) ⊙ r + σ(c) ⊙ u)
+
+W1 is 2D × 4D and W2 is 4D × 4D (the paper prints 4D × D, which cannot give four gates).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from beamtree.nn.cells.adjoint import Adjoint, Gradients
+from beamtree.nn.cells.base import Cell, CellFunction, gelu, is_plain, plain_tensors
+
+if TYPE_CHECKING:
+    from beamtree.nn.engine.gpu.cells import CellKernels
+
+aten = torch.ops.aten  # for PyTorch's own derivatives of GELU, sigmoid and LayerNorm
+
+Layer = Callable[[Tensor], Tensor]
+
+
+class GRC(Cell):
+    """The Gated Recursive Cell: R(l, r) = LN(σ(z) ⊙ l + σ(h) ⊙ r + σ(c) ⊙ u)."""
+
+    def __init__(self, dim: int, dropout: float = 0.0) -> None:
+        super().__init__(dim, dropout)
+        self.state_dim, self.mask_dim = dim, 4 * dim
+        self.expand = nn.Linear(2 * dim, 4 * dim)
+        self.gates = nn.Linear(4 * dim, 4 * dim)
+        self.norm = nn.LayerNorm(dim)
+
+    def leaf(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(self.dim, self.dim), nn.LayerNorm(self.dim))
+
+    def forward(
+        self,
+        left: Float[Tensor, "*nodes state"],
+        right: Float[Tensor, "*nodes state"],
+        mask: Float[Tensor, "*nodes mask"] | None = None,
+    ) -> Float[Tensor, "*nodes state"]:
+        return compose(left, right, self.expand, self.gates, self.norm, partial(self.drop, mask=mask))
+
+    def function(self) -> "GRCFunction | None":
+        both = ("weight", "bias")
+        weights = plain_tensors(self, {self.expand: both, self.gates: both, self.norm: both})
+        if weights is None or not is_plain(self, GRC):
+            return None
+        return GRCFunction(self.dim, weights, self.norm.eps)
+
+
+def compose(
+    left: Float[Tensor, "*nodes D"],
+    right: Float[Tensor, "*nodes D"],
+    expand: Layer,
+    gates: Layer,
+    norm: Layer,
+    drop: Layer,
+) -> Float[Tensor, "*nodes D"]:
+    """R(l, r), from its three layers and dropout."""
+    D = left.shape[-1]
+    inner = drop(gelu(expand(torch.cat((left, right), dim=-1))))  # (…, 4D)
+    all_gates = gates(inner)  # (…, 4D)
+    z, h, c = all_gates[..., : 3 * D].sigmoid().chunk(3, dim=-1)  # (…, D) each
+    return norm(torch.addcmul(torch.addcmul(z * left, h, right), c, all_gates[..., 3 * D :]))
+
+
+@dataclass(frozen=True)
+class GRCFunction(CellFunction):
+    """Its weights are W1, b1, W2, b2 and those of the layer norm."""
+
+    eps: float  # of the layer norm
+
+    COUNT: ClassVar[int] = 6
+
+    def __call__(
+        self,
+        left: Float[Tensor, "*nodes D"],
+        right: Float[Tensor, "*nodes D"],
+        mask: Float[Tensor, "*nodes mask"] | None = None,
+    ) -> Float[Tensor, "*nodes D"]:
+        W1, b1, W2, b2, norm_weight, norm_bias = self.weights
+
+        def expand(x: Tensor) -> Tensor:
+            return F.linear(x, W1, b1)
+
+        def gates(x: Tensor) -> Tensor:
+            return F.linear(x, W2, b2)
+
+        def norm(x: Tensor) -> Tensor:
+            return F.layer_norm(x, (self.dim,), norm_weight, norm_bias, self.eps)
+
+        def drop(x: Tensor) -> Tensor:
+            return x if mask is None else x * mask
+
+        return compose(left, right, expand, gates, norm, drop)
+
+    def adjoint(self, children: Float[Tensor, "rows 2 D"], mask: Float[Tensor, "rows width"] | None) -> "GRCAdjoint":
+        return GRCAdjoint(self, children, mask)
+
+    def kernels(self) -> "CellKernels | None":
+        from beamtree.nn.cells.grc.gpu import GRCKernels
+
+        return GRCKernels()
+
+
+class GRCAdjoint(Adjoint):
+    """With a = [l; r] W1 + b1, g = mask ⊙ GELU(a), [z; h; c; u] = g W2 + b2, p = σ(z) l + σ(h) r + σ(c) u and LN:
+
+    dp = LN'(gradient)
+    d[z; h; c; u] = dp ⊙ [σ'(z) l; σ'(h) r; σ'(c) u; σ(c)]
+    da = (d[z; h; c; u] W2ᵀ) ⊙ mask ⊙ GELU'(a)
+    d[l; r] = da W1ᵀ + dp ⊙ [σ(z); σ(h)]
+    """
+
+    def __init__(self, cell: GRCFunction, children: Tensor, mask: Tensor | None) -> None:
+        self.dim = cell.dim
+        self.W1, b1, self.W2, b2, self.norm_weight, self.norm_bias = cell.weights
+        self.children, (left, right) = children.flatten(1), children.unbind(1)  # (R, 2D), (R, D)
+        a = F.linear(self.children, self.W1, b1).to(left.dtype)  # (R, 4D)
+        self.inner, self.slope = F.gelu(a), aten.gelu_backward(torch.ones_like(a), a)  # g, mask ⊙ GELU'(a)
+        if mask is not None:
+            self.inner, self.slope = self.inner.mul_(mask), self.slope.mul_(mask)
+        gates = F.linear(self.inner, self.W2, b2).to(left.dtype).view(len(left), 4, self.dim)  # (R, 4, D)
+        self.open = gates[:, :3].sigmoid()  # σ(z), σ(h), σ(c)
+        self.update = gates[:, 3]  # u
+        z, h, c = self.open.unbind(1)
+        self.total = torch.addcmul(torch.addcmul(z * left, h, right), c, self.update)  # (R, D)
+        _, self.mean, self.scale = aten.native_layer_norm(self.total, [self.dim], None, None, cell.eps)
+        self.d_inner, self.d_gates = torch.empty_like(a), torch.empty_like(gates)
+        self.gradient = torch.empty_like(self.total)  # the incoming one, for the weights of LayerNorm
+
+    def pull_back(self, rows: slice, gradient: Float[Tensor, "rows S"]) -> Float[Tensor, "rows 2 S"]:
+        return self.to_children(rows, self.to_gates(rows, gradient))
+
+    def to_gates(self, rows: slice, gradient: Float[Tensor, "rows S"]) -> Float[Tensor, "rows D"]:
+        """dp; d[z; h; c; u] is kept."""
+        open_ = self.open[rows]
+        self.gradient[rows] = gradient
+        total, *_ = aten.native_layer_norm_backward(
+            gradient,
+            self.total[rows],
+            [self.dim],
+            self.mean[rows],
+            self.scale[rows],
+            self.norm_weight,
+            self.norm_bias,
+            [True, False, False],
+        )
+        gates, wide = self.d_gates[rows], total.unsqueeze(1)  # (R, 4, D), (R, 1, D)
+        torch.mul(wide, self.children[rows].view(-1, 2, self.dim), out=gates[:, :2])
+        torch.mul(total, self.update[rows], out=gates[:, 2])
+        aten.sigmoid_backward.grad_input(gates[:, :3], open_, grad_input=gates[:, :3])
+        torch.mul(wide, open_[:, 2:], out=gates[:, 3:])
+        return total
+
+    def to_children(self, rows: slice, total: Float[Tensor, "rows D"]) -> Float[Tensor, "rows 2 D"]:
+        """From dp and d[z; h; c; u] on."""
+        dtype = total.dtype
+        inner = (self.d_gates[rows].flatten(1) @ self.W2).to(dtype)  # (R, 4D)
+        inner = torch.mul(inner, self.slope[rows], out=self.d_inner[rows])
+        children = (inner @ self.W1).to(dtype).view(len(total), 2, self.dim)  # (R, 2, D)
+        return torch.addcmul(children, self.open[rows, :2], total.unsqueeze(1))
+
+    def weight_gradients(self) -> Gradients:
+        d_gates, hat = self.d_gates.flatten(1), (self.total - self.mean) * self.scale
+        return (
+            self.d_inner.mT @ self.children,
+            self.d_inner.sum(0),
+            d_gates.mT @ self.inner,
+            d_gates.sum(0),
+            (self.gradient * hat).sum(0),
+            self.gradient.sum(0),
+        )

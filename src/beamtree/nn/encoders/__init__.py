@@ -1,0 +1,91 @@
+"""The encoders by name. `encoder("bt-grc", dim=128)` is a `torch.nn.Module`."""
+
+import inspect
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from beamtree.nn.encoders.beam_tree import BeamTree
+from beamtree.nn.encoders.bsrp import BSRP
+from beamtree.nn.encoders.crvnn import CRvNN
+from beamtree.nn.encoders.cyk import CYK
+from beamtree.nn.encoders.efficient_beam_tree import EfficientBeamTree
+from beamtree.nn.encoders.given_tree import BalancedTree, GoldTree, RandomTree
+from beamtree.nn.encoders.gumbel_tree import GumbelTree
+from beamtree.nn.encoders.ndr import NDR
+from beamtree.nn.encoders.ordered_memory import OrderedMemory
+from beamtree.nn.encoders.recurrent import Recurrent
+from beamtree.nn.encoders.soft_beam_tree import SoftBeamTree
+from beamtree.utils.checks import unknown
+
+# In the paper's order. An entry fixes the arguments that make the model; all others are the user's.
+_ENCODERS: dict[str, partial[Any]] = {
+    "recurrent-grc": partial(Recurrent),
+    "gold-tree-grc": partial(GoldTree),
+    "balanced-tree-grc": partial(BalancedTree),
+    "random-tree-grc": partial(RandomTree),
+    "gumbel-tree-grc": partial(GumbelTree, cell="grc", samples=1, weighted=False, noise_at_test=False),
+    "gumbel-tree-lstm": partial(GumbelTree, cell="lstm", samples=1, weighted=False, noise_at_test=False),
+    "mc-gumbel-tree-grc": partial(GumbelTree, cell="grc", samples=5, noise_at_test=True),
+    "cyk-grc": partial(CYK),
+    "ordered-memory": partial(OrderedMemory),
+    "crvnn": partial(CRvNN),
+    "bsrp-grc": partial(BSRP),
+    "ndr": partial(NDR),
+    "bt-grc": partial(BeamTree, cell="grc", mix=None),
+    "bt-lstm": partial(BeamTree, cell="lstm", mix=None),
+    "bt-grc-onesoft": partial(BeamTree, cell="grc", mix="paper"),
+    "bt-grc-soft": partial(SoftBeamTree),
+    "ebt-grc": partial(EfficientBeamTree),  # of a later paper
+}
+# Fixed arguments that are nevertheless a user's to change.
+_OPEN: dict[str, tuple[str, ...]] = {
+    "bt-grc": ("cell",),
+    "bt-lstm": ("cell",),
+    "bt-grc-onesoft": ("mix", "cell"),
+    "gumbel-tree-grc": ("cell",),
+    "gumbel-tree-lstm": ("cell",),
+    "mc-gumbel-tree-grc": ("samples", "cell"),
+}
+
+
+def encoders() -> list[str]:
+    """Names of all encoders, in the paper's order."""
+    return list(_ENCODERS)
+
+
+def options(name: str) -> list[str]:
+    """Names of the options an encoder takes."""
+    make = _find(name)
+    fixed = set(make.keywords) - set(_OPEN.get(name, ()))
+    return [option for option in inspect.signature(make.func).parameters if option not in fixed]
+
+
+def defaults(name: str) -> dict[str, Any]:
+    """The values that an encoder's options have unless they are given; dim has none."""
+    known = inspect.signature(_find(name)).parameters
+    return {option: known[option].default for option in options(name) if option != "dim"}
+
+
+def needs_trees(name: str) -> bool:
+    """Whether an encoder must be given the trees to compose by."""
+    encoder: Any = _find(name).func
+    return bool(encoder.needs_trees)
+
+
+def encoder(name: str, **settings: Any) -> nn.Module:
+    """A new encoder, for example `encoder("bt-grc", dim=128, beam_size=5, dropout=0.1)`."""
+    make, known = _find(name), options(name)
+    for option in settings:
+        if option not in known:
+            raise ValueError(unknown(f"option of {name}", option, known))
+    if "dim" not in settings:
+        raise ValueError(f"{name} needs dim, the width of its inputs: encoder({name!r}, dim=128)")
+    return make(**settings)
+
+
+def _find(name: str) -> partial[Any]:
+    if not isinstance(name, str) or name not in _ENCODERS:
+        raise ValueError(unknown("encoder", name, encoders()))
+    return _ENCODERS[name]

@@ -1,0 +1,183 @@
+"""What all encoders have in common: their interface, and the checks before any work.
+
+Letters: B batch, N length, D width of inputs and encodings, S width of a node's state (D, or 2D with a Tree-LSTM).
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import pad
+
+from beamtree.nn.beams import Beams, Encoding
+from beamtree.nn.cells import Cell
+from beamtree.nn.engine.chart import Chart
+from beamtree.nn.engine.dropout import NodeDropout
+from beamtree.utils.checks import check_flag, check_inputs, check_integer
+
+# The published code's names in the models of its that hold leaf transform and cell themselves.
+OFFICIAL_CELL = {
+    "initial_transform_layer": "leaf.0",
+    "LN1": "leaf.1",
+    "wcell1": "cell.expand",
+    "wcell2": "cell.gates",
+    "LN2": "cell.norm",
+}
+
+
+class Cost(NamedTuple):
+    """What one input of N words costs while training, as formulas of N, the width D, the K beams or samples, and
+    options by their names. They hold for three words and more, and for the default engine."""
+
+    cells: str  # calls of the cell in forward; "–" where there is no cell
+    steps: str  # of them or of layers, those that wait for one another
+    memory: str  # numbers kept for backward, but for a constant factor
+
+
+class Encoder(nn.Module):
+    """`encoder(x, lengths)` takes x (B, N, D), right padded, and lengths (B,), and gives an `Encoding`.
+
+    A subclass defines `encode`, `paper` and `cost`. What is beyond a sample's length never has a part in its encoding,
+    and neither have the other samples of its batch.
+    """
+
+    needs_trees = False  # whether `forward` must be given the trees to compose by
+    OFFICIAL: ClassVar[dict[str, str]] = {}  # the published code's names of modules and parameters → ours
+    OFFICIAL_UNUSED: ClassVar[tuple[str, ...]] = ()  # and those that have no part in the encoding
+
+    def __init__(self, dim: int, check_nan: bool = False) -> None:
+        """
+        dim: width D of inputs and encodings.
+        check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
+        """
+        super().__init__()
+        check_integer("dim", dim, at_least=1)
+        check_flag("check_nan", check_nan)
+        self.dim, self.check_nan = dim, check_nan
+
+    @property
+    def paper(self) -> str:
+        """The paper that the model comes from, in short, as "Choi et al. 2018"."""
+        raise NotImplementedError
+
+    @property
+    def cost(self) -> Cost:
+        raise NotImplementedError
+
+    def forward(
+        self,
+        x: Float[Tensor, "B N D"],
+        lengths: Int[Tensor, "B"],
+        generator: torch.Generator | None = None,
+    ) -> Encoding:
+        """
+        x: input vectors, right padded.
+        lengths: from 1 to N.
+        generator: makes noise and dropout of a training pass repeatable; by default PyTorch's global one is used.
+        """
+        return self._run(self.encode, x, lengths, generator)
+
+    @torch.compiler.disable  # a search: its many small steps, and what it depends on, are no graph for a compiler
+    def _run(
+        self,
+        encode: Callable[..., Encoding],
+        x: Float[Tensor, "B N D"],
+        lengths: Int[Tensor, "B"],
+        *given: Any,
+    ) -> Encoding:
+        """Check the inputs, then encode them; a module in half precision in float32."""
+        if torch.compiler.is_exporting():
+            raise RuntimeError(
+                f"torch.export cannot export {type(self).__name__}: what it computes depends on the values of its "
+                "inputs. Export the rest of the model, and call the encoder from Python"
+            )
+        x, lengths = self.checked(x, lengths)
+        dtype = next(self.parameters()).dtype
+        if dtype not in (torch.bfloat16, torch.float16):
+            return encode(x, lengths, *given)
+        tensors = {f"encoder.{name}": tensor for name, tensor in (*self.named_parameters(), *self.named_buffers())}
+        whole = {name: tensor.float() for name, tensor in tensors.items() if tensor.is_floating_point()}
+        products = torch.autocast(x.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
+        with _swapping, products:
+            found: Encoding = functional_call(_Encode(self, encode), whole, (x.float(), lengths, *given))
+        return Encoding(found.state.to(dtype), found.beams)
+
+    def checked(
+        self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"]
+    ) -> tuple[Float[Tensor, "B N D"], Int[Tensor, "B"]]:
+        """The inputs, if they are right, with zeros for padding."""
+        check_inputs(x, lengths, self.dim, next(self.parameters()), self.check_nan)
+        lengths = lengths.long()
+        return x.masked_fill(~inside(lengths, x.shape[1]).unsqueeze(-1), 0), lengths
+
+    def official(self) -> dict[str, str]:
+        """The published code's names → ours, of all that has weights; see `beamtree.interop`."""
+        return self.OFFICIAL
+
+    def encode(
+        self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], generator: torch.Generator | None
+    ) -> Encoding:
+        raise NotImplementedError
+
+
+class _Encode(nn.Module):
+    """Calls a method of an encoder, for `functional_call`."""
+
+    def __init__(self, encoder: Encoder, encode: Callable[..., Encoding]) -> None:
+        super().__init__()
+        self.encoder, self.encode = encoder, encode
+
+    def forward(self, *given: Any) -> Encoding:
+        return self.encode(*given)
+
+
+_swapping = threading.RLock()  # `functional_call` swaps a module's tensors for the time of a call
+
+
+def inside(lengths: Int[Tensor, "B"], width: int) -> Tensor:
+    """Which of `width` places belong to each sample, (B, width): the others are padding."""
+    return torch.arange(width, device=lengths.device) < lengths.unsqueeze(1)
+
+
+def in_full(states: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Under autocast products are in half precision; states are in float32."""
+    return states.float() if states.dtype in (torch.bfloat16, torch.float16) else states
+
+
+def node_dropout(cell: Cell, leaves: Float[Tensor, "*shape"], generator: torch.Generator | None) -> NodeDropout | None:
+    """The masks of a cell's nodes for one pass; None where nothing is dropped."""
+    if not cell.training or cell.dropout == 0 or cell.mask_dim == 0:
+        return None
+    return NodeDropout(cell.dropout, cell.mask_dim, leaves, generator)
+
+
+def surround(
+    x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], start: Float[Tensor, "D"], end: Float[Tensor, "D"]
+) -> Float[Tensor, "B N+2 D"]:
+    """START before the first vector and END right behind a sample's last; in full precision, as these two are."""
+    x = torch.cat((start.expand(len(x), 1, -1), pad(x.to(start.dtype), (0, 0, 0, 1))), dim=1)
+    is_end = torch.arange(x.shape[1], device=x.device) == lengths.unsqueeze(1) + 1  # (B, N+2)
+    return torch.where(is_end.unsqueeze(-1), end, x)
+
+
+def best_first(chart: Chart) -> Chart:
+    """The chart with its beams in the order of their scores."""
+    order = chart.scores.detach().sort(dim=1, descending=True, stable=True).indices  # (B, K)
+    batch = torch.arange(len(order), device=order.device).unsqueeze(1)
+    fields = (chart.scores, chart.actions, chart.nodes, chart.spans)
+    return Chart(chart.store, *(field[batch, order] for field in fields))
+
+
+def average(chart: Chart, log_probs: Float[Tensor, "B K"], lengths: Int[Tensor, "B"], dim: int) -> Encoding:
+    """Σ_b p_b · o_b with o_b the root of beam b: the state of its last merge, or the only leaf."""
+    B, K, M = chart.nodes.shape
+    leaf = torch.arange(0, B * (M + 1), M + 1, device=lengths.device).view(B, 1, 1).expand(B, K, 1)
+    last = (lengths - 1).view(B, 1, 1).expand(B, K, 1)
+    rows = torch.cat((leaf, chart.nodes), dim=2).gather(2, last)  # (B, K, 1)
+    roots = chart.store.index_select(0, rows.flatten()).view(B, K, -1)[..., :dim]  # (B, K, D)
+    state = (log_probs.exp().unsqueeze(-1) * roots).sum(1)  # (B, D)
+    return Encoding(state, Beams(log_probs, chart, lengths, dim))

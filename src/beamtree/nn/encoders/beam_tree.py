@@ -1,0 +1,134 @@
+"""Beam Tree Cell (Ray Chowdhury & Caragea, *Beam Tree Recursive Cells*, ICML 2023).
+
+Easy-first composition with a beam. A beam is a sequence of states and a score a, 0 at first. At each step every beam
+joins one pair of neighbours: the candidate parents v_i = R(h_i, h_{i+1}) have log-probabilities
+log softmax_i(score(v_i)), a first top-k keeps each beam's best candidates, each adds its log-probability to a, and a
+second top-k keeps the best of all continuations. When one state o_b is left in each beam b, the encoding is
+
+    Σ_b softmax(a)_b · o_b .
+
+`bt-grc` and `bt-lstm` differ in the cell R; `bt-grc-onesoft` has OneSoft as its second operator while it trains
+(§3.1), so that the beams that fall out still receive gradients. How it is computed is the engines' matter; see
+`beamtree.nn.engine`.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from beamtree.nn.beams import Encoding
+from beamtree.nn.cells import GRC, Cell, TreeLSTM, function_of, make_cell
+from beamtree.nn.encoders.base import Cost, Encoder, average, best_first, in_full, node_dropout
+from beamtree.nn.engine import encode
+from beamtree.nn.engine.chart import Chart
+from beamtree.nn.engine.dispatch import check_engine
+from beamtree.nn.engine.request import Duplicates, Mix, Request
+from beamtree.nn.engine.scorers import scorer_of
+from beamtree.utils.checks import check_choice, check_flag, check_integer, check_rate
+
+# The published code's names of modules → ours, for encoders that have a leaf transform, a cell and a scorer.
+OFFICIAL: dict[type[Cell], dict[str, str]] = {
+    GRC: {
+        "word_linear": "leaf.0",
+        "LN": "leaf.1",
+        "treecell_layer.wcell1": "cell.expand",
+        "treecell_layer.wcell2": "cell.gates",
+        "treecell_layer.LN2": "cell.norm",
+        "decide_linear": "scorer",
+    },
+    TreeLSTM: {
+        "word_linear": "leaf",
+        "treecell_layer.comp_linear": "cell.gates",
+        "decide_linear": "scorer",
+    },
+}
+
+
+class BeamTree(Encoder):
+    """A search for the best trees, easy-first and with a beam, that is trained as a whole."""
+
+    paper = "Ray Chowdhury & Caragea 2023"
+
+    def __init__(
+        self,
+        dim: int,
+        beam_size: int = 5,
+        dropout: float = 0.0,
+        stochastic: bool = True,
+        engine: str = "auto",
+        duplicates: Duplicates = "keep",
+        check_nan: bool = False,
+        *,
+        cell: str | nn.Module = "grc",
+        mix: Mix | None = None,
+    ) -> None:
+        """
+        dim: width D of inputs and encodings.
+        beam_size: K, the number of beams.
+        dropout: inside the cell; a node keeps its mask (see `beamtree.nn.engine.dropout`).
+        stochastic: Gumbel noise on the selection while training.
+        engine: "auto", or one of `beamtree.nn.engine.ENGINES`.
+        duplicates: beams that have built the same by merges in another order; "keep" them as the paper does, "drop"
+            all but the best, or "merge" their probabilities into the best.
+        check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
+        cell: R, "grc", "lstm", or a module of your own that maps two states to one.
+        mix: None: plain top-k. "paper": OneSoft. "official": OneSoft as in the published code, which averages
+            parents, states and choices separately.
+        """
+        super().__init__(dim, check_nan)
+        check_integer("beam_size", beam_size, at_least=1)
+        check_rate("dropout", dropout)
+        check_flag("stochastic", stochastic)
+        check_engine(engine)
+        check_choice("duplicates", duplicates, ("keep", "drop", "merge"))
+        if mix is not None:
+            check_choice("mix", mix, ("paper", "official"))
+        self.beam_size, self.stochastic, self.engine = beam_size, stochastic, engine
+        self.duplicates, self.mix = duplicates, mix
+        self.cell = make_cell(cell, dim, dropout)
+        self.leaf = self.cell.leaf()
+        self.scorer = nn.Linear(dim, 1)
+
+    @property
+    def cost(self) -> Cost:
+        if self.mix is None:
+            return Cost("N−1 + 2K(N−2)", "N−1", "K·N·D")
+        # The soft beam is dense: it has all its states and candidates anew at each step.
+        return Cost("N−1 + (N−2)(N+4K−5)/2", "N−1", "N²·D + K·N²")
+
+    def official(self) -> dict[str, str]:
+        return OFFICIAL.get(type(self.cell), {})
+
+    def encode(
+        self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], generator: torch.Generator | None
+    ) -> Encoding:
+        leaves = in_full(self.leaf(x))  # (B, N, S)
+        dropout = node_dropout(self.cell, leaves, generator)
+        request = Request(
+            leaves,
+            lengths,
+            function_of(self.cell),
+            scorer_of(self.scorer, self.dim),
+            self.beam_size,
+            soft=self._mix_now(),
+            stochastic=self.training and self.stochastic,
+            duplicates=self.duplicates,
+            dropout=dropout,
+            generator=generator,
+        )
+        return self._finish(self._search(request), lengths)
+
+    def _mix_now(self) -> Mix | None:
+        """OneSoft is for training; at inference it is the plain top-k."""
+        return self.mix if self.training else None
+
+    def _search(self, request: Request) -> Chart:
+        return encode(request, self.engine)
+
+    def _finish(self, chart: Chart, lengths: Int[Tensor, "B"]) -> Encoding:
+        """Order the beams and average their roots."""
+        chart = best_first(chart)
+        return average(chart, chart.scores.log_softmax(1), lengths, self.dim)
+
+    def extra_repr(self) -> str:
+        return f"beam_size={self.beam_size}, stochastic={self.stochastic}, engine={self.engine!r}, mix={self.mix!r}"

@@ -1,0 +1,145 @@
+"""CRvNN (Ray Chowdhury & Caragea, *Modeling Hierarchical Structures with Continuous Recursive Neural Networks*, ICML
+2021), in the form the Beam Tree paper compares with: no transition features, no halting penalty.
+
+All positions stay, each with a probability e_i that it still exists. Neighbours are those that exist: row i of the
+matrix 𝓡 spreads a weight of 1 over the positions to the right of i, as much to each as exists, until it is used up;
+𝓛 is its mirror image. START and END stand around the sample. At each iteration
+
+    s = w · GELU(W [𝓛𝓛h; 𝓛h; h; 𝓡h; 𝓡𝓡h])
+    c_i = exp(s_i) / (exp(s_i) + 1 + (𝓛 exp(s))_i + (𝓡 exp(s))_i)       c = exp(s) = 0 for START, END and the last word
+    h ← (𝓛c) R(𝓛h, h) + (1 − 𝓛c) h
+    e ← e (1 − c)
+
+where c_i is the probability that i is absorbed by its right neighbour. A sample of n words is done when at most one of
+them exists with more than the threshold, or after n iterations; the encoding is the state of its last word.
+
+The published code adds 1e-8 to each of the four terms of the denominator, after it has divided them by the largest
+exponential of the batch: there a sample depends on its batch mates. `floor="official"` does the same.
+
+The tree: a word is absorbed, and the boundary behind it closes, once it exists with less than one half; among those of
+one iteration the one that exists least comes first, and words that are never absorbed come last. A node's state is
+that of its last word when this happens, that of the root the encoding.
+
+How the iterations are computed is in `beamtree.nn.engine.loops.continuous`.
+"""
+
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from beamtree.nn.beams import Beams, Encoding
+from beamtree.nn.cells import function_of, make_cell
+from beamtree.nn.encoders.base import OFFICIAL_CELL, Cost, Encoder, in_full, inside, node_dropout, surround
+from beamtree.nn.encoders.boundaries import close, one_beam
+from beamtree.nn.engine.dispatch import check_engine, select
+from beamtree.nn.engine.functional import linear_of
+from beamtree.nn.engine.loops.continuous import CONTINUOUS, ContinuousLoop, ContinuousRequest, Positions
+from beamtree.utils.checks import check_choice, check_flag, check_rate
+
+
+class CRvNN(Encoder):
+    """Continuous recursion: all neighbours are joined at once, each to some extent."""
+
+    paper = "Ray Chowdhury & Caragea 2021"
+    cost = Cost("≤ N(N+2)", "≤ N", "N²·D")
+    # Names of the published code, of modules and of parameters, → ours.
+    OFFICIAL: ClassVar[dict[str, str]] = OFFICIAL_CELL | {
+        "START": "start",
+        "END": "end",
+        "conv_layer": "window",
+        "scorer": "scorer",
+    }
+
+    def __init__(
+        self,
+        dim: int,
+        dropout: float = 0.0,
+        halt: bool = True,
+        threshold: float = 0.1,
+        recompute: bool = True,
+        floor: Literal["none", "official"] = "none",
+        engine: str = "auto",
+        check_nan: bool = False,
+        *,
+        cell: str | nn.Module = "grc",
+    ) -> None:
+        """
+        dim: width D of inputs and encodings.
+        dropout: inside the cell.
+        halt: stop when all samples are done, for which the host looks at each iteration (the engine "triton": from time
+            to time). Without it there are always N iterations, in which samples that are done do not change: the same
+            result, at the cost of the worst case.
+        threshold: a sample is done when no more than one word exists with more than this.
+        recompute: keep only h and e of each iteration for backward and compute the rest again: more time, and a small
+            part of the memory. The engine "triton" always does so, and keeps even less.
+        floor: "official": that of the published code under c, with which samples depend on their batch mates.
+        engine: "auto", or one of "reference", "torch" and "triton" (see `beamtree.nn.engine`).
+        check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
+        cell: R, "grc", or a module of your own that maps two states, as wide as the inputs, to one.
+        """
+        super().__init__(dim, check_nan)
+        check_rate("dropout", dropout)
+        check_flag("halt", halt)
+        check_rate("threshold", threshold)
+        check_flag("recompute", recompute)
+        check_choice("floor", floor, ("none", "official"))
+        check_engine(engine)
+        self.halt, self.threshold, self.recompute, self.floor = halt, threshold, recompute, floor
+        self.engine = engine
+        self.cell = make_cell(cell, dim, dropout)
+        self.leaf = self.cell.leaf()
+        self.start, self.end = nn.Parameter(torch.randn(dim)), nn.Parameter(torch.randn(dim))
+        self.window = nn.Linear(5 * dim, dim)
+        self.scorer = nn.Linear(dim, 1)
+
+    def encode(
+        self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], generator: torch.Generator | None
+    ) -> Encoding:
+        B, N, D = x.shape
+        start = self._surround(x, lengths)
+        leaves = start.states[:, 1 : N + 1]  # (B, N, D)
+        may_go = F.pad(inside(lengths - 1, N + 1), (1, 0))  # neither START nor the last word, (B, S)
+        dropout = node_dropout(self.cell, leaves, generator)
+        loop = ContinuousLoop(
+            function_of(self.cell),
+            linear_of(self.window),
+            linear_of(self.scorer),
+            self.threshold,
+            self.floor == "official",
+        )
+        request = ContinuousRequest(start, may_go, lengths, loop, dropout, self.halt, self.recompute)
+        positions = select(CONTINUOUS, request, self.engine)(request)
+        last = lengths.view(B, 1, 1).expand(B, 1, D)
+        state = positions.states.gather(1, last).squeeze(1)  # (B, D)
+        return Encoding(state, make_beam(leaves, positions, lengths))
+
+    def _surround(self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"]) -> Positions:
+        """Leaf states, with START before the words and END right behind them."""
+        states = in_full(self.leaf(surround(x, lengths, self.start, self.end)))  # (B, S, D)
+        exists = inside(lengths + 2, states.shape[1])
+        never = torch.full_like(exists, torch.inf, dtype=torch.float64)
+        states = states * exists.unsqueeze(-1)
+        return Positions(states, exists.to(states.dtype), states, never)
+
+    def extra_repr(self) -> str:
+        options = {name: getattr(self, name) for name in ("halt", "threshold", "recompute", "floor", "engine")}
+        return ", ".join(f"{name}={value!r}" for name, value in options.items())
+
+
+def make_beam(leaves: Float[Tensor, "B N D"], end: Positions, lengths: Int[Tensor, "B"]) -> Beams:
+    """The induced tree."""
+    B, N, D = leaves.shape
+    when = end.times.detach()
+    absorbed = when.isfinite()
+    when = torch.where(absorbed, when, N + end.existence.detach().double())
+    merges = close(when[:, 1:N], lengths)  # word i, at position i+1, and the boundary behind it
+    place = merges.boundaries + 1  # (B, M)
+    is_root = merges.spans[..., 1] - merges.spans[..., 0] == lengths.unsqueeze(1)
+    at_once = (absorbed.gather(1, place) & ~is_root).unsqueeze(-1)  # (B, M, 1)
+    shape = (B, N - 1, D)
+    then = end.nodes.gather(1, place.unsqueeze(-1).expand(shape))
+    at_last = end.states.gather(1, merges.spans[..., 1:].expand(shape))  # its last word has the position `end`
+    return one_beam(leaves, merges, torch.where(at_once, then, at_last), lengths)

@@ -1,0 +1,110 @@
+"""RecurrentGRC (baseline of Ray Chowdhury & Caragea, *Beam Tree Recursive Cells*, ICML 2023): the Gated Recursive Cell
+as a recurrent network.
+
+With leaves r_t = LN(x_t W + b) and a learned h_0, zero at the start,
+
+    h_t = R(h_{t−1}, r_t),
+
+and the encoding is h_n. Bidirectional, another cell with its own h'_0 reads the leaves from the last to the first, and
+the encoding is [h_n; h'_n] V + a. The paper's is unidirectional. As the chain begins with h_0 and not with a leaf, it
+is no tree over the tokens, and there are no beams.
+"""
+
+import copy
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from beamtree.nn.beams import Encoding
+from beamtree.nn.cells import Cell, function_of, make_cell
+from beamtree.nn.encoders.base import Cost, Encoder, in_full, node_dropout
+from beamtree.nn.engine.dispatch import check_engine, select
+from beamtree.nn.engine.loops.chain import CHAIN, ChainRequest
+from beamtree.utils.checks import check_flag, check_rate
+
+
+class Recurrent(Encoder):
+    """The Gated Recursive Cell as a recurrent network: `recurrent-grc`."""
+
+    paper = "Ray Chowdhury & Caragea 2023"
+    cost = Cost("N", "N", "N·D")
+    # Names of modules and parameters of the published code → ours. Those of the second reader are there only if it is.
+    OFFICIAL: ClassVar[dict[str, str]] = {
+        "word_linear": "leaf.0",
+        "LN": "leaf.1",
+        "initial_fh": "start",
+        "fcell.wcell1": "cell.expand",
+        "fcell.wcell2": "cell.gates",
+        "fcell.LN2": "cell.norm",
+        "initial_bh": "second_start",
+        "bcell.wcell1": "second_cell.expand",
+        "bcell.wcell2": "second_cell.gates",
+        "bcell.LN2": "second_cell.norm",
+        "compress_linear1": "join",
+    }
+    OFFICIAL_UNUSED: ClassVar[tuple[str, ...]] = ("compress_linear2.weight", "compress_linear2.bias")
+
+    def __init__(
+        self,
+        dim: int,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        engine: str = "auto",
+        check_nan: bool = False,
+        *,
+        cell: str | nn.Module = "grc",
+    ) -> None:
+        """
+        dim: width D of inputs and encodings.
+        dropout: inside the cell.
+        bidirectional: read from the end too, with a cell of its own.
+        engine: "auto", or one of "reference", "torch" and "triton" (see `beamtree.nn.engine`).
+        check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
+        cell: R, "grc", "lstm", or a module of your own that maps two states to one.
+        """
+        super().__init__(dim, check_nan)
+        check_rate("dropout", dropout)
+        check_flag("bidirectional", bidirectional)
+        check_engine(engine)
+        self.bidirectional, self.engine = bidirectional, engine
+        self.cell = make_cell(cell, dim, dropout)
+        self.leaf = self.cell.leaf()
+        self.start = nn.Parameter(torch.zeros(self.cell.state_dim))
+        if bidirectional:
+            self.second_cell = make_cell(copy.deepcopy(cell), dim, dropout)
+            self.second_start = nn.Parameter(torch.zeros(self.cell.state_dim))
+            self.join = nn.Linear(2 * dim, dim)
+
+    def encode(
+        self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], generator: torch.Generator | None
+    ) -> Encoding:
+        leaves = in_full(self.leaf(x))  # (B, N, S)
+        state = self._read(leaves, lengths, self.cell, self.start, generator)  # (B, D)
+        if self.bidirectional:
+            position = torch.arange(x.shape[1], device=x.device)
+            back = (lengths.unsqueeze(1) - 1 - position).clamp(min=0)  # (B, N); padding reads the first leaf again
+            turned = leaves.gather(1, back.unsqueeze(2).expand_as(leaves))
+            second = self._read(turned, lengths, self.second_cell, self.second_start, generator)
+            state = self.join(torch.cat((state, second), dim=1)).to(state.dtype)
+        return Encoding(state)
+
+    def _read(
+        self,
+        leaves: Float[Tensor, "B N S"],
+        lengths: Int[Tensor, "B"],
+        cell: Cell,
+        start: Float[Tensor, "S"],
+        generator: torch.Generator | None,
+    ) -> Float[Tensor, "B D"]:
+        """The state after each sample's last leaf. Padding comes after it and is read for nothing."""
+        dropout = node_dropout(cell, leaves, generator)
+        B = len(leaves)
+        sequence, start = leaves.transpose(0, 1).contiguous(), start.expand(B, -1).to(leaves.dtype)
+        request = ChainRequest(sequence, start, function_of(cell), dropout)
+        states = select(CHAIN, request, self.engine)(request)  # (N, B, S)
+        return states[lengths - 1, torch.arange(B, device=lengths.device), : self.dim]
+
+    def extra_repr(self) -> str:
+        return f"bidirectional={self.bidirectional}, engine={self.engine!r}"

@@ -1,0 +1,75 @@
+"""Beam Tree Cell with SOFT top-k (Ray Chowdhury & Caragea, *Beam Tree Recursive Cells*, ICML 2023, §3.1).
+
+The search of `beamtree.nn.encoders.beam_tree` with another second operator, in training and at test alike: each of the
+K beams that go on is a mixture of all continuations, under the plan of an optimal transport
+(`beamtree.nn.topk.transport`). The search is in `beamtree.nn.engine.soft.search`.
+
+A step is some hundred launches. On a CUDA device segments of steps are captured in graphs, so that launching does not
+dominate; see `beamtree.nn.engine.gpu.segments`.
+"""
+
+from beamtree.nn.encoders.base import Cost
+from beamtree.nn.encoders.beam_tree import BeamTree
+from beamtree.nn.engine.chart import Chart
+from beamtree.nn.engine.dispatch import check_engine, select
+from beamtree.nn.engine.request import Mix, Request
+from beamtree.nn.engine.soft.loop import SOFT, SoftRequest, Transport
+from beamtree.nn.topk.transport import Scaling, check_options
+
+
+class SoftBeamTree(BeamTree):
+    """A search with a beam whose beams are all mixtures, by optimal transport.
+
+    A beam is shown by the heaviest of the merges it mixes.
+    """
+
+    paper = "Ray Chowdhury & Caragea 2023"
+    cost = Cost("N−1 + K(N−1)(N−2)/2", "N−1", "K·N²·D")
+
+    def __init__(
+        self,
+        dim: int,
+        beam_size: int = 5,
+        dropout: float = 0.0,
+        stochastic: bool = True,
+        check_nan: bool = False,
+        *,
+        epsilon: float = 0.1,
+        iterations: int = 200,
+        scaling: Scaling = "sample",
+        mix: Mix = "paper",
+        engine: str = "auto",
+    ) -> None:
+        """
+        dim: width D of inputs and encodings.
+        beam_size: K, the number of beams.
+        dropout: inside the cell; a node keeps its mask (see `beamtree.nn.engine.dropout`).
+        stochastic: Gumbel noise on each beam's choice of candidates while training.
+        check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
+        epsilon, iterations: of the transport; see `beamtree.nn.topk.transport.soft_topk`.
+        scaling: "sample": a sample's scores are stretched over the anchors. "official": as in the published code, whose
+            mixtures are nearly uniform and depend on the batch and its padding.
+        mix: "paper": average the updated sequences. "official": as in the published code, which averages parents,
+            states and choices separately.
+        engine: "torch", on any device; "triton", in CUDA graphs (which needs that package too, and a sample's own
+            scaling); or "auto", the best there is.
+        """
+        super().__init__(dim, beam_size, dropout, stochastic, check_nan=check_nan, cell="grc", mix=mix)
+        check_options(epsilon, iterations, scaling)
+        check_engine(engine, ("torch", "triton"))
+        self.epsilon, self.iterations, self.scaling, self.engine = epsilon, iterations, scaling, engine
+
+    def _mix_now(self) -> Mix | None:
+        return self.mix
+
+    def _search(self, request: Request) -> Chart:
+        operator = Transport(self.epsilon, self.iterations, self.scaling)
+        soft = SoftRequest(**{**vars(request), "operator": operator})
+        chart: Chart = select(SOFT, soft, self.engine)(soft)
+        return chart
+
+    def extra_repr(self) -> str:
+        return (
+            f"beam_size={self.beam_size}, stochastic={self.stochastic}, epsilon={self.epsilon}, "
+            f"iterations={self.iterations}, scaling={self.scaling!r}, mix={self.mix!r}, engine={self.engine!r}"
+        )

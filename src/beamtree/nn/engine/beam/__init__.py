@@ -1,0 +1,1 @@
+"""Beam search over easy-first composition, with the plain top-k."""

@@ -1,0 +1,209 @@
+"""The chart of CYK: every span has a state, mixed from all the ways to split it.
+
+A sample of n words has n(n+1)/2 spans, which are kept, and about n³/6 splits, which are not: their cells are computed
+in pieces, in backward once more.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from beamtree.nn.cells import AnyCell
+from beamtree.nn.cells.adjoint import batch_size
+from beamtree.nn.engine.autocast import Autocast
+from beamtree.nn.engine.dispatch import Engine
+from beamtree.nn.engine.dropout import NodeDropout
+from beamtree.nn.engine.functional import Composite
+from beamtree.nn.engine.pool import take
+from beamtree.nn.engine.scorers import AnyScorer
+from beamtree.nn.function import first_order, save
+
+EPSILON = 1e-8  # of the published code; keeps a state of length zero finite
+
+
+@dataclass(frozen=True)
+class SplitMixer(Composite):
+    """From the two parts of each split of a span to the span's state:
+
+    c_j = R(left_j, right_j),   ĉ_j = c_j / (‖c_j‖ + ε),   α = softmax_j(score(ĉ_j)),   h = Σ_j α_j ĉ_j
+    """
+
+    cell: AnyCell
+    scorer: AnyScorer
+    official: bool  # as in the published code, whose spans are there by a fraction; see `fade`
+
+    def __call__(
+        self,
+        left: Float[Tensor, "spans splits S"],
+        right: Float[Tensor, "spans splits S"],
+        mask: Float[Tensor, "spans splits width"] | None,
+    ) -> tuple[Float[Tensor, "spans S"], Float[Tensor, "spans splits"]]:
+        """The states of spans from the two parts of each of their splits, and the weights of the splits."""
+        D = self.cell.dim
+        parents = self.cell(left[..., :D], right[..., :D], mask)
+        parents = parents / (parents.norm(dim=-1, keepdim=True) + EPSILON)
+        if self.official:
+            return self.fade(parents, left[..., :D], right[..., D:])
+        weights = self._weigh(parents)
+        return (weights.unsqueeze(-1) * parents).sum(1), weights
+
+    def fade(
+        self,
+        parents: Float[Tensor, "spans splits D"],
+        left: Float[Tensor, "spans splits D"],
+        there: Float[Tensor, "spans splits 1"],
+    ) -> tuple[Float[Tensor, "spans S"], Float[Tensor, "spans splits"]]:
+        """The same as in the published code. A right part stands for padding as far as it is not there, and ε in the
+        sum of the weights makes every span a little less there than its parts."""
+        parents = there * parents + (1 - there) * left
+        weights = self._weigh(parents) * there.squeeze(-1)
+        weights = weights / (weights + EPSILON).sum(-1, keepdim=True)
+        return (weights.unsqueeze(-1) * torch.cat((parents, there), dim=-1)).sum(1), weights
+
+    def _weigh(self, parents: Float[Tensor, "spans splits D"]) -> Float[Tensor, "spans splits"]:
+        return self.scorer.logits(parents).to(parents.dtype).softmax(-1)
+
+
+class Spans:
+    """All spans of a batch, and the row of the store that each has: first B·N leaves, then spans of two words, of
+    three, and so on. Spans that padding would be part of have none."""
+
+    def __init__(self, lengths: Int[Tensor, "B"], width: int) -> None:
+        B, device = len(lengths), lengths.device
+        self.lengths: list[int] = lengths.tolist()
+        self.longest = max(self.lengths)
+        self.total = B * width + sum(n * (n - 1) // 2 for n in self.lengths)
+        self.splits = sum((n**3 - n) // 6 for n in self.lengths)
+        self.counts = (lengths.unsqueeze(1) - torch.arange(width, device=device)).clamp(min=0)  # (B, N)
+        self.counts[:, :1] = width
+        ends = self.counts.mT.flatten().cumsum(0).view(width, B).mT
+        self.rows = ends - self.counts  # (B, N): the row of the first span of w words is rows[:, w − 1]
+
+    def row(
+        self, sample: Int[Tensor, "*shape"], start: Int[Tensor, "*shape"], end: Int[Tensor, "*shape"]
+    ) -> Int[Tensor, "*shape"]:
+        return self.rows[sample, end - start - 1] + start
+
+    def pieces(self, at_once: int, longest_first: bool = False) -> Iterator["Piece"]:
+        """All spans of two words and more, by their length, with about `at_once` splits in a piece."""
+        order = range(2, self.longest + 1)
+        for words in reversed(order) if longest_first else order:
+            count = sum(max(n - words + 1, 0) for n in self.lengths)
+            first = self.total - sum(max(n - words + 1, 0) * max(n - words + 2, 0) // 2 for n in self.lengths)
+            sample = torch.repeat_interleave(self.counts[:, words - 1], output_size=count)  # (spans,)
+            rows = torch.arange(first, first + count, device=sample.device)
+            start = rows - self.rows[sample, words - 1]
+            step = max(at_once // (words - 1), 1)
+            for low in range(0, count, step):
+                part = slice(low, min(low + step, count))
+                yield self._piece(slice(first + part.start, first + part.stop), sample[part], start[part], words)
+
+    def _piece(self, rows: slice, sample: Int[Tensor, "spans"], start: Int[Tensor, "spans"], words: int) -> "Piece":
+        split = torch.arange(1, words, device=start.device)  # words on the left
+        sample, start, split = torch.broadcast_tensors(sample.unsqueeze(1), start.unsqueeze(1), split)
+        middle, end = start + split, start + words  # (spans, splits)
+        left = torch.stack((sample, start, middle), dim=-1)
+        right = torch.stack((sample, middle, end), dim=-1)
+        children = torch.stack((self.row(sample, start, middle), self.row(sample, middle, end)))
+        return Piece(rows, children, left, right)
+
+
+class Piece(NamedTuple):
+    """Some spans of equal length, with all their splits."""
+
+    rows: slice
+    children: Int[Tensor, "2 spans splits"]  # rows of the left and right parts
+    left: Int[Tensor, "spans splits 3"]  # (sample, start, end) of them
+    right: Int[Tensor, "spans splits 3"]
+
+
+@dataclass(frozen=True)
+class SpanRequest:
+    """All spans of a batch, to be filled from the leaves."""
+
+    mixer: SplitMixer
+    spans: Spans
+    leaves: Float[Tensor, "leaves S"]
+    dropout: NodeDropout | None = None
+
+
+Filled = tuple[Float[Tensor, "rows S"], Int[Tensor, "rows"]]  # states, and the words on the left of the heaviest split
+
+
+def fill(request: SpanRequest) -> Filled:
+    """The states of all spans, with gradients, and the heaviest split of each."""
+    mixer = request.mixer
+    if not mixer.is_functional:
+        return reference(request)
+    found: Filled = Fill.apply(mixer.unbound, request.spans, request.dropout, request.leaves, *mixer.weights)
+    return found
+
+
+def reference(request: SpanRequest) -> Filled:
+    """The same under autograd, which keeps all that is inside the cells."""
+    store, best = request.leaves, torch.zeros(request.spans.total, dtype=torch.int32, device=request.leaves.device)
+    for piece in request.spans.pieces(batch_size(store.device)):
+        mask = request.dropout.mask(piece.left, piece.right) if request.dropout else None
+        left, right = take(store, piece.children)  # (spans, splits, S)
+        states, alpha = request.mixer(left, right, mask)
+        store = torch.cat((store, states.to(store.dtype)))
+        best[piece.rows] = alpha.detach().argmax(1).int() + 1
+    return store, best
+
+
+class Fill(torch.autograd.Function):
+    """(leaves, weights) → (states of all spans, heaviest split of each, as the count of words on its left)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        mixer: SplitMixer,
+        spans: Spans,
+        dropout: NodeDropout | None,
+        leaves: Float[Tensor, "leaves S"],
+        *weights: Tensor,
+    ) -> Filled:
+        store, bound = leaves.new_empty(spans.total, leaves.shape[1]), mixer.bind(weights)
+        store[: len(leaves)] = leaves
+        best = torch.zeros(spans.total, dtype=torch.int32, device=leaves.device)
+        for piece in spans.pieces(batch_size(leaves.device)):
+            mask = dropout.mask(piece.left, piece.right) if dropout else None
+            left, right = take(store, piece.children)  # (spans, splits, S)
+            store[piece.rows], alpha = bound(left, right, mask)
+            best[piece.rows] = alpha.argmax(1).int() + 1
+        ctx.mixer, ctx.spans, ctx.dropout = mixer, spans, dropout
+        ctx.autocast = Autocast(leaves.device.type)
+        save(ctx, (leaves, *weights), store)
+        ctx.mark_non_differentiable(best)
+        return store, best
+
+    @staticmethod
+    @first_order
+    def backward(
+        ctx: Any,
+        inputs: Sequence[Tensor],
+        kept: Sequence[Any],
+        store_gradient: Float[Tensor, "rows S"],
+        _: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        (store,) = kept
+        gradient = store_gradient.clone()  # of every state, complete once all longer spans were pulled back
+        weights = [weight.detach().requires_grad_() for weight in inputs[1:]]
+        totals, mixer = [torch.zeros_like(weight) for weight in weights], ctx.mixer.bind(weights)
+        for piece in ctx.spans.pieces(batch_size(store.device), longest_first=True):
+            mask = ctx.dropout.mask(piece.left, piece.right) if ctx.dropout else None
+            children = take(store, piece.children).requires_grad_()  # (2, spans, splits, S)
+            with torch.enable_grad(), ctx.autocast.again():
+                states, _ = mixer(*children.unbind(), mask)
+            down, *found = torch.autograd.grad(states, (children, *weights), gradient[piece.rows])
+            gradient.index_add_(0, piece.children.flatten(), down.flatten(0, 2))
+            for total, part in zip(totals, found, strict=True):
+                total += part
+        return None, None, None, gradient[: len(inputs[0])], *totals
+
+
+SPANS: tuple[Engine[SpanRequest], ...] = (Engine("torch", fill), Engine("reference", reference))

@@ -1,0 +1,98 @@
+"""Which engine runs a request.
+
+    reference   the algorithm as its paper writes it, in plain differentiable PyTorch
+    torch       the same function with hand-written gradients, in plain PyTorch on any device
+    triton      fused kernels and CUDA graphs
+    auto        the fastest of them that can run the request
+
+Every algorithm has a list of its engines, fastest first.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from beamtree.utils.checks import check_choice, is_installed
+
+AUTO = "auto"
+ENGINES = ("reference", "torch", "triton")
+
+
+class EngineError(ValueError):
+    """An engine cannot run what it was asked; `reason` says why."""
+
+    def __init__(self, engine: str, reason: str, instead: str = AUTO) -> None:
+        super().__init__(f"engine {engine!r} cannot do this: {reason}; engine {instead!r} can")
+        self.engine, self.reason = engine, reason
+
+
+@runtime_checkable
+class HasLeaves(Protocol):
+    """Whatever can be requested."""
+
+    @property
+    def leaves(self) -> Tensor: ...
+
+
+R = TypeVar("R", bound=HasLeaves)
+
+
+def _anything(request: Any) -> str | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Engine(Generic[R]):
+    """A way to run requests of one kind."""
+
+    name: str
+    run: Callable[[R], Any]
+    why_not: Callable[[R], str | None] = _anything  # why it cannot run a request; None if it can
+
+    def __call__(self, request: R) -> Any:
+        """Run the request, with the device of its leaves as the current one."""
+        with on_device_of(request.leaves):
+            return self.run(request)
+
+
+def select(engines: Sequence[Engine[R]], request: R, name: str = AUTO) -> Engine[R]:
+    """The engine of this name. "auto" is the first of the list that can run the request; it takes "triton" on a CUDA
+    device alone."""
+    if name == AUTO:
+        possible = (engine for engine in engines if engine.name != "triton" or request.leaves.is_cuda)
+        return next(engine for engine in possible if engine.why_not(request) is None)
+    for engine in engines:
+        if engine.name == name:
+            if reason := engine.why_not(request):
+                raise EngineError(name, reason)
+            return engine
+    raise EngineError(name, f"it has the engines {', '.join(engine.name for engine in engines)}")
+
+
+def on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Kernels are launched on the current device, which need not be that of their arguments."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+
+
+def check_engine(name: str, engines: Sequence[str] = ENGINES) -> None:
+    """An engine that exists, out of those that an encoder has."""
+    check_choice("engine", name, (AUTO, *engines))
+
+
+def why_not_triton(leaves: Tensor) -> str | None:
+    """What every engine on Triton needs; None where it is there."""
+    if not is_installed("triton"):
+        return "the package triton is not installed"
+    import triton
+
+    if not leaves.is_cuda and not triton.knobs.runtime.interpret:
+        return f"it runs on a CUDA device, not on {leaves.device}"
+    if leaves.dtype != torch.float32:
+        return f"it computes in float32, not in {leaves.dtype}"
+    if torch.are_deterministic_algorithms_enabled():
+        return "it adds in no fixed order, and torch.use_deterministic_algorithms is on"
+    return None

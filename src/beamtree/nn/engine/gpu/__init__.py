@@ -1,0 +1,1 @@
+"""Engines on Triton: searches and loops in fused kernels and CUDA graphs."""

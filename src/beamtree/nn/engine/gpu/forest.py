@@ -1,0 +1,122 @@
+"""The gradient of a forest on the GPU: `beamtree.nn.engine.forest.pull_back` in captured pieces.
+
+The nodes that have a gradient are in an order in which a group's parents are all in later groups: nodes without
+parents, then the others by height. They are replayed in chunks of one size, first the former, then the latter from the
+highest down:
+
+    compose     a chunk's nodes again, many in one batch
+    pull back   level by level, as many times as the chunk has levels; their bounds are read from memory
+    add up      the gradients of the weights, one product over the whole chunk
+
+so that a few graphs serve all forests of a size. How many chunks and levels there are is all that the host must know.
+"""
+
+import itertools
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from beamtree.nn.cells import CellFunction
+from beamtree.nn.engine.dropout import NodeDropout
+from beamtree.nn.engine.gpu.capture import Captured
+from beamtree.nn.engine.gpu.cells import ReplayedNodes, shared_chunk
+from beamtree.nn.engine.gpu.precision import lay_out, method, room_for
+from beamtree.nn.engine.pool import Tables
+
+FEWEST, MOST = 1024, 16384  # nodes of a chunk: many fill a device, and few bound the memory of short inputs
+LEVELS = 8  # in a graph
+EXPECTED = 32  # levels of a chunk: what the tiles of products are made for
+
+
+class ChunkPlan(NamedTuple):
+    """A chunk of the order: from `low` to `high` − 1, which has so many levels, the highest first."""
+
+    low: int
+    high: int
+    highest: int
+    levels: int
+
+
+class ForestSource(NamedTuple):
+    """The nodes of a workspace, which stay where they are."""
+
+    cell: CellFunction  # whose weights are the buffers of the workspace
+    dropout: NodeDropout | None
+    seed: Int[Tensor, "1"]
+    tables: Tables
+    order: Int[Tensor, "P"]
+    ends: Int[Tensor, "G"]  # where each group ends there
+
+
+class ForestGradient:
+    """Buffers and graphs for the gradient of the forest that a workspace holds."""
+
+    def __init__(self, source: ForestSource, stream: int, precision: str) -> None:
+        states = source.tables.states
+        self.source, self.device = source, states.device
+        rows = min(max(len(states) // 8, FEWEST), MOST)
+        self.rows = 1 << (rows - 1).bit_length()
+        self.chunk = shared_chunk(self.rows, source.cell, self.device, stream, precision)
+        self.method = method(self.rows // EXPECTED, precision)
+        self.given = [weight for weight in source.cell.weights if weight.dim() == 2]
+        self.matrices = [room_for(own, self.method) if self.method == "split" else own for own in self.given]
+        self.gradient = torch.zeros_like(states)  # of every state, complete once all its parents were pulled back
+        self.totals = [torch.zeros_like(weight) for weight in source.cell.weights]
+        self.composing, self.adding = (Captured[None](self.device) for _ in range(2))
+        self.pulling = {levels: Captured[None](self.device) for levels in (LEVELS, 1)}
+
+    @property
+    def bytes(self) -> int:
+        return self.gradient.nbytes + self.chunk.bytes
+
+    def prepare(self) -> None:
+        """Lay out the weights, and start the sums of their gradients. Can be captured."""
+        for room, matrix in zip(self.matrices, self.given, strict=True):
+            lay_out(room, matrix)
+        torch._foreach_zero_(self.totals)
+
+    def pull_back(self, ends: list[int]) -> None:
+        """From the gradient of all states to that of the leaves and of the weights, all in these buffers. `ends` are
+        the first entries of `source.ends`: the groups that have a gradient. The caller holds the chunk's lock."""
+        plans = list(chunks(ends, self.rows))
+        # Of a tensor on the host without waiting: the device need not have come so far.
+        schedule = torch.tensor([plan[:3] for plan in plans], dtype=torch.int32).to(self.device, non_blocking=True)
+        for plan, now in zip(plans, schedule, strict=True):
+            self.chunk.now.copy_(now)
+            self.composing.run(lambda: self.chunk.compose(self.nodes))
+            for levels in graph_sizes(plan.levels):
+                self.pulling[levels].run(partial(self._pull_back, levels))
+            self.adding.run(lambda: self.chunk.add_weight_gradients(self.totals))
+
+    @property
+    def nodes(self) -> ReplayedNodes:
+        cell, dropout, seed, tables, order, ends = self.source
+        return ReplayedNodes(cell, self.matrices, self.method, dropout, seed, tables, self.gradient, order, ends)
+
+    def _pull_back(self, levels: int) -> None:
+        for slot in range(levels):
+            self.chunk.pull_back(self.nodes, slot, expected=self.rows // EXPECTED)
+        self.chunk.now[2:] -= levels
+
+
+def chunks(ends: Sequence[int], rows: int) -> Iterator[ChunkPlan]:
+    """Of the nodes without parents, which are one group, the first; then of the others. `ends` are those of the groups,
+    from the one below the first on."""
+    for low in range(0, ends[1], rows):
+        yield ChunkPlan(low, min(low + rows, ends[1]), 1, 1)
+    for high in range(ends[-1], ends[1], -rows):
+        low = max(high - rows, ends[1])
+        highest, lowest = bisect_left(ends, high), bisect_right(ends, low)
+        yield ChunkPlan(low, high, highest, highest - lowest + 1)
+
+
+def graph_sizes(levels: int) -> Iterator[int]:
+    """As many levels in graphs of LEVELS and of 1. Those too many of the last graph are empty."""
+    yield from itertools.repeat(LEVELS, levels // LEVELS)
+    rest = levels % LEVELS
+    yield from (LEVELS,) if rest > LEVELS // 2 else itertools.repeat(1, rest)

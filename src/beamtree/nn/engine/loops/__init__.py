@@ -1,0 +1,1 @@
+"""Recurrent loops: chains of cells."""

@@ -1,0 +1,127 @@
+"""The fold of Ordered Memory: a chain of cells from slot to slot, which is where its time goes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from beamtree.nn.function import first_order, save
+
+aten = torch.ops.aten  # for PyTorch's own derivatives of GELU and LayerNorm
+
+
+class Fold(torch.autograd.Function):
+    """The candidates M̂ of a step: h_i = x + s_i (R(h_{i−1}, M_i) − x), h_{−1} = x, from the lowest open slot up.
+
+    With a = [k ⊙ (l; r)] W1 + b1, g = k′ ⊙ GELU(a), [z; h; c; u] = g W2 + b2 and t = σ(z) l + σ(h) r + σ(c) u, as in
+    `beamtree.nn.cells.GRC`, k and k′ being the parts of the mask. What is before M_i is known first, for all slots at
+    once. Backward knows all l and r too: it computes all activations again in one batch, and only dt, da and the
+    gradient of the states run from slot to slot. The weights' gradients are one product for all slots. So nothing of
+    the cells is stored, and a slot takes nine launches in forward and seven in backward. Forward has nothing to do
+    where the candidates are known already, as `made`.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        eps: float,
+        leaf: Float[Tensor, "B D"],
+        finished: Float[Tensor, "open B D"],
+        share: Float[Tensor, "open B 1"],
+        mask: Float[Tensor, "open B 6*D"] | None,
+        made: Float[Tensor, "open B D"] | None,
+        *weights: Tensor,
+    ) -> Float[Tensor, "open B D"]:
+        candidates = fold(eps, leaf, finished, share, mask, weights) if made is None else made
+        ctx.eps = eps
+        save(ctx, (leaf, finished, share, *weights), mask, candidates)
+        return candidates
+
+    @staticmethod
+    @first_order
+    def backward(
+        ctx: Any, inputs: Sequence[Tensor], kept: Sequence[Any], gradient: Float[Tensor, "open B D"]
+    ) -> tuple[Tensor | None, ...]:
+        (leaf, finished, share, *weights), (mask, candidates) = inputs, kept
+        expand, expand_bias, gates_weight, gates_bias, norm, norm_bias = weights
+        D = finished.shape[-1]
+        k_left, k_right, k_inner = split(mask, D)
+        with torch.autocast(leaf.device.type, enabled=False):
+            left = torch.cat((leaf.unsqueeze(0), candidates[:-1]))
+            children = torch.cat((times(left, k_left), times(finished, k_right)), dim=-1)  # (open, B, 2D)
+            a = F.linear(children, expand, expand_bias)  # (open, B, 4D)
+            inner = times(F.gelu(a), k_inner)
+            gates = F.linear(inner, gates_weight, gates_bias)
+            z, h, c = gates[..., : 3 * D].sigmoid().chunk(3, dim=-1)  # (open, B, D) each
+            u = gates[..., 3 * D :]
+            total = torch.addcmul(torch.addcmul(z * left, h, finished), c, u)
+            parents, mean, scale = aten.native_layer_norm(total, [D], norm, norm_bias, ctx.eps)
+            # The derivatives that a gradient meets on its way from LN to the gates, to the left child, and from g to a;
+            # the share of the parent in the state is put in here, since LN's derivative is linear.
+            through_gates = torch.stack((z * (1 - z) * left, h * (1 - h) * finished, c * (1 - c) * u, c), dim=2)
+            through_gates *= share.unsqueeze(-1)  # (open, B, 4, D)
+            through_left = z * share
+            through_inner = times(aten.gelu_backward(torch.ones_like(a), a), k_inner)
+
+            d_state, d_gates, d_a = torch.empty_like(finished), torch.empty_like(through_gates), torch.empty_like(a)
+            to_left, carried, unshared = expand[:, :D], torch.zeros_like(leaf), []
+            for i in reversed(range(len(finished))):
+                torch.add(gradient[i], carried, out=d_state[i])
+                d_total, _, _ = aten.native_layer_norm_backward(
+                    d_state[i], total[i], [D], mean[i], scale[i], norm, norm_bias, [True, False, False]
+                )
+                torch.mul(through_gates[i], d_total.unsqueeze(1), out=d_gates[i])
+                torch.mul(d_gates[i].flatten(1) @ gates_weight, through_inner[i], out=d_a[i])
+                carried = torch.addcmul(times(d_a[i] @ to_left, at(k_left, i)), d_total, through_left[i])
+                unshared.append(d_total)
+
+            d_parents = d_state * share
+            d_leaf = carried + (d_state - d_parents).sum(0)
+            d_finished = torch.addcmul(times(d_a @ expand[:, D:], k_right), torch.stack(unshared[::-1]), h * share)
+            d_share = (d_state * (parents - leaf)).sum(-1, keepdim=True)
+            d_norm = (d_parents * (total - mean) * scale).sum((0, 1)), d_parents.sum((0, 1))
+            d_a, d_gates = d_a.flatten(0, 1), d_gates.flatten(2).flatten(0, 1)
+            d_weights = d_a.mT @ children.flatten(0, 1), d_a.sum(0), d_gates.mT @ inner.flatten(0, 1), d_gates.sum(0)
+            return None, d_leaf, d_finished, d_share, None, None, *d_weights, *d_norm
+
+
+def fold(
+    eps: float,
+    leaf: Float[Tensor, "B D"],
+    finished: Float[Tensor, "open B D"],
+    share: Float[Tensor, "open B 1"],
+    mask: Float[Tensor, "open B 6*D"] | None,
+    weights: tuple[Tensor, ...],
+) -> Float[Tensor, "open B D"]:
+    """The candidates, slot by slot."""
+    D = leaf.shape[1]
+    expand, expand_bias, gates_weight, gates_bias, norm, norm_bias = weights
+    k_left, k_right, k_inner = split(mask, D)
+    with torch.autocast(leaf.device.type, enabled=False):
+        before = F.linear(times(finished, k_right), expand[:, D:], expand_bias)  # (open, B, 4D)
+        to_inner, to_gates = expand[:, :D].mT, gates_weight.mT
+        candidates = torch.empty_like(finished)
+        state = leaf
+        for i, candidate in enumerate(candidates):
+            a = torch.addmm(before[i], times(state, at(k_left, i)), to_inner)  # (B, 4D)
+            gates = torch.addmm(gates_bias, times(F.gelu(a), at(k_inner, i)), to_gates)
+            z, h, c = gates[:, : 3 * D].sigmoid().chunk(3, dim=1)  # (B, D) each
+            total = torch.addcmul(torch.addcmul(z * state, h, finished[i]), c, gates[:, 3 * D :])
+            state = torch.lerp(leaf, F.layer_norm(total, [D], norm, norm_bias, eps), share[i], out=candidate)
+    return candidates
+
+
+def split(mask: Tensor | None, dim: int) -> tuple[Tensor, ...] | tuple[None, None, None]:
+    """The parts of a mask for the left children, the right ones and the activation."""
+    return (None, None, None) if mask is None else mask.split((dim, dim, 4 * dim), dim=-1)
+
+
+def times(x: Tensor, mask: Tensor | None) -> Tensor:
+    return x if mask is None else x * mask
+
+
+def at(x: Tensor | None, index: int | slice) -> Tensor | None:
+    return None if x is None else x[index]

@@ -1,0 +1,241 @@
+"""The loop of Ordered Memory: a stack of slots that reads one leaf after the other.
+
+A leaf takes some nine launches for each slot, one after the other. On a CUDA device segments of leaves are captured in
+graphs, so that launching does not dominate; see `beamtree.nn.engine.gpu.segments`.
+
+Letters: N leaves, T leaves of a segment, B batch, D width of a state.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+from torch.nn import functional as F
+
+from beamtree.nn.cells import AnyCell
+from beamtree.nn.cells.base import is_plain
+from beamtree.nn.cells.grc import GRC, GRCFunction, compose
+from beamtree.nn.engine.dispatch import Engine, why_not_triton
+from beamtree.nn.engine.functional import Composite, Layer
+from beamtree.nn.engine.loops.fold import Fold, at, split, times
+
+# A slot with less than this of the last step's distribution below it is closed, as in the published code.
+CLOSED = 1e-5
+
+
+class Memory(NamedTuple):
+    """The slots after a step, the lowest first."""
+
+    finished: Float[Tensor, "slots B D"]  # M
+    candidates: Float[Tensor, "slots B D"]  # M̂
+    distribution: Float[Tensor, "slots B"]  # p
+
+
+class Masks(NamedTuple):
+    """Of dropout: in a step what to multiply by, in a segment what is kept; None where nothing is dropped."""
+
+    candidates: Shaped[Tensor, "*T slots B D"] | None  # before W_k
+    matches: Shaped[Tensor, "*T slots B D"] | None  # before w
+    cells: Shaped[Tensor, "*T slots B 6*D"] | None  # R's children and activation
+
+
+class Dropouts(NamedTuple):
+    """Rates: where p is made, on candidates and on activations, and inside the cell."""
+
+    candidates: float
+    matches: float
+    cells: float
+
+
+@dataclass(frozen=True)
+class MemoryLoop(Composite):
+    """Reading leaves, as a function of weights."""
+
+    key: Layer
+    scorer: Layer
+    cell: AnyCell
+    slots: int
+    dropouts: Dropouts | None  # None: nothing is dropped
+    by_autograd: bool = False  # all gradients are autograd's
+
+    @property
+    def dim(self) -> int:
+        return self.cell.dim
+
+    def closed(self, step: int) -> int:
+        """Slots that cannot be open yet: at first all but the top one; at each step one more opens at most."""
+        return max(self.slots - 1 - step, 0)
+
+    def step(
+        self,
+        leaf: Float[Tensor, "B D"],
+        query: Float[Tensor, "B D"],
+        memory: Memory,
+        masks: Masks,
+        closed: int = 0,
+        made: Float[Tensor, "slots B D"] | None = None,
+    ) -> Memory:
+        """Read one leaf. The lowest slots can be left out if they are closed; `made` are the candidates, if known."""
+        distribution = self.distribution(query, memory, masks)  # (slots, B)
+        up_to = distribution.cumsum(0)  # Σ_{j≤i} p_j
+        from_here = 1 - up_to + distribution  # Σ_{j≥i} p_j
+        finished = torch.lerp(memory.finished, memory.candidates, from_here.unsqueeze(-1))  # (slots, B, D)
+        share, mask = up_to[closed:].unsqueeze(-1), at(masks.cells, slice(closed, None))
+        if self.by_autograd:
+            above = fold_by_autograd(self.cell, leaf, finished[closed:], share, mask)
+        else:
+            assert isinstance(self.cell, GRCFunction)
+            above = Fold.apply(self.cell.eps, leaf, finished[closed:], share, mask, made, *self.cell.weights)
+        candidates = torch.cat((leaf.expand(closed, -1, -1), above)) if closed else above
+        return Memory(finished, candidates, distribution)
+
+    def distribution(self, query: Float[Tensor, "B D"], memory: Memory, masks: Masks) -> Float[Tensor, "slots B"]:
+        """p, from the leaf and what the step before left."""
+        keys = self.key(times(memory.candidates, masks.candidates))  # (slots, B, D)
+        matches = times(F.gelu(query + keys), masks.matches)
+        scores = self.scorer(matches).squeeze(-1) / self.dim**0.5  # (slots, B)
+        below = memory.distribution.cumsum(0)[1:]  # Σ_{j ≤ i+1} of the step before
+        is_open = F.pad(below.masked_fill(below < CLOSED, 0), (0, 0, 0, 1), value=1.0)  # (slots, B)
+        scores = scores.to(is_open.dtype).masked_fill(is_open == 0, -torch.inf)
+        weights = (scores - scores.detach().amax(0)).exp() * is_open
+        return weights / weights.sum(0)  # the sum is at least CLOSED
+
+    def segment(
+        self, carry: tuple[Tensor, ...], inputs: tuple[Tensor, ...], masks: Sequence[Tensor | None], made: Tensor | None
+    ) -> tuple[Memory, Float[Tensor, "T slots B D"], Float[Tensor, "T slots B"]]:
+        """Read T leaves, as a loop of `beamtree.nn.engine.gpu.segments`: the memory after them, and the candidates and
+        p of each. All steps are alike, with no slot left out: where one is closed, p and with it the cell's share are
+        0, so that its candidate is the leaf and nothing else gets its gradient."""
+        memory, candidates, distributions = Memory(*carry), [], []
+        for t, (leaf, query, scaled) in enumerate(zip(*inputs, self.scaled(Masks(*masks), inputs[0]), strict=True)):
+            memory = self.step(leaf, query, memory, scaled, made=at(made, t))
+            candidates.append(memory.candidates)
+            distributions.append(memory.distribution.detach())
+        return memory, torch.stack(candidates), torch.stack(distributions)
+
+    def step_bytes(self, carry: tuple[Tensor, ...]) -> int:
+        """Most of it is of the cells: in backward some 30 values for each of the memory's."""
+        return 15 * sum(tensor.nbytes for tensor in carry)
+
+    def masks(self, steps: range, leaves: Float[Tensor, "N B D"], generator: torch.Generator | None) -> Masks:
+        """What dropout keeps in these steps. Drawn step by step, so that it is the same in segments of any size."""
+        if self.dropouts is None:
+            return Masks(None, None, None)
+        shape, widths = (len(steps), self.slots, leaves.shape[1]), (self.dim, self.dim, 6 * self.dim)
+        masks = Masks(*(leaves.new_zeros(*shape, width, dtype=torch.bool) if rate else None
+                        for width, rate in zip(widths, self.dropouts, strict=True)))  # fmt: skip
+        for t, step in enumerate(steps):
+            for mask, rate, closed in zip(masks, self.dropouts, (0, 0, self.closed(step)), strict=True):
+                if mask is not None:
+                    mask[t, closed:].bernoulli_(1 - rate, generator=generator)
+        return masks
+
+    def scaled(self, masks: Masks, leaves: Float[Tensor, "T B D"]) -> list[Masks]:
+        """What to multiply by in each step."""
+        pairs = zip(masks, self.dropouts or (0.0, 0.0, 0.0), strict=True)
+        scaled = [None if mask is None else mask.to(leaves.dtype).div_(1 - rate) for mask, rate in pairs]
+        return [Masks(*(at(mask, t) for mask in scaled)) for t in range(len(leaves))]
+
+
+def fold_by_autograd(
+    cell: AnyCell,
+    leaf: Float[Tensor, "B D"],
+    finished: Float[Tensor, "open B D"],
+    share: Float[Tensor, "open B 1"],
+    mask: Float[Tensor, "open B 6*D"] | None,
+) -> Float[Tensor, "open B D"]:
+    """As `Fold`: h_i = x + s_i (R(h_{i−1}, M_i) − x), h_{−1} = x, slot by slot under autograd."""
+    state, candidates = leaf, []
+    for i, right in enumerate(finished):
+        k_left, k_right, k_inner = split(at(mask, i), leaf.shape[1])
+        layers = _layers(cell)
+        if layers is None:  # a cell of its own kind: its children are what dropout keeps
+            parent = cell(times(state, k_left), times(right, k_right), k_inner)
+        else:
+            expand, gates, norm = layers
+            keep = None if k_left is None or k_right is None else torch.cat((k_left, k_right), dim=-1)
+            dropped = partial(_apply_after, expand, keep)
+            parent = compose(state, right, dropped, gates, norm, partial(times, mask=k_inner))
+        state = torch.lerp(leaf, parent.to(leaf.dtype), share[i])
+        candidates.append(state)
+    return torch.stack(candidates)
+
+
+def _apply_after(layer: Layer, mask: Tensor | None, x: Tensor) -> Tensor:
+    return layer(times(x, mask))
+
+
+def _layers(cell: AnyCell) -> tuple[Layer, Layer, Layer] | None:
+    """The layers of a GRC."""
+    if isinstance(cell, GRCFunction):
+        W1, b1, W2, b2, norm_weight, norm_bias = cell.weights
+        return (
+            partial(F.linear, weight=W1, bias=b1),
+            partial(F.linear, weight=W2, bias=b2),
+            partial(F.layer_norm, normalized_shape=(cell.dim,), weight=norm_weight, bias=norm_bias, eps=cell.eps),
+        )
+    module = getattr(cell, "module", None)
+    # A hook on the cell itself, or a subclass, is honoured by calling the cell.
+    return (module.expand, module.gates, module.norm) if module is not None and is_plain(module, GRC) else None
+
+
+@dataclass(frozen=True)
+class MemoryRequest:
+    """A pass of Ordered Memory."""
+
+    leaves: Float[Tensor, "N B D"]
+    queries: Float[Tensor, "N B D"]
+    loop: MemoryLoop
+    generator: torch.Generator | None = None
+
+    def start(self) -> Memory:
+        """The first leaf fills all of M̂."""
+        first = self.leaves[:1].expand(self.loop.slots, -1, -1)  # (slots, B, D)
+        return Memory(torch.zeros_like(first), first, torch.zeros_like(first[..., 0]))
+
+
+Read = tuple[Float[Tensor, "N slots B D"], Int[Tensor, "M B"]]  # all candidates, and the most probable slots
+
+
+def one_by_one(request: MemoryRequest, by_autograd: bool = False) -> Read:
+    """All leaves, one after the other."""
+    leaves, loop, memory = request.leaves, request.loop, request.start()
+    loop = replace(loop, by_autograd=by_autograd or not isinstance(loop.cell, GRCFunction))
+    candidates, choices = [memory.candidates], []
+    for step in range(len(leaves) - 1):
+        (masks,) = loop.scaled(loop.masks(range(step, step + 1), leaves, request.generator), leaves[:1])
+        memory = loop.step(leaves[step + 1], request.queries[step + 1], memory, masks, loop.closed(step))
+        candidates.append(memory.candidates)
+        choices.append(memory.distribution.detach().argmax(0))
+    empty = torch.zeros(0, leaves.shape[1], dtype=torch.long, device=leaves.device)
+    return torch.stack(candidates), torch.stack(choices) if choices else empty
+
+
+def captured(request: MemoryRequest) -> Read:
+    """All leaves, in CUDA graphs."""
+    leaves, loop, memory = request.leaves, request.loop, request.start()
+    if len(leaves) == 1:
+        return one_by_one(request)
+    from beamtree.nn.engine.gpu import segments  # needs triton, an optional package
+
+    inputs = leaves[1:], request.queries[1:]
+    draw = partial(loop.masks, leaves=leaves, generator=request.generator)
+    later, p, _ = segments.run(loop, memory, inputs, draw, steps=len(leaves) - 1)
+    return torch.cat((memory.candidates.unsqueeze(0), later)), p.argmax(1)
+
+
+def _why_not(request: MemoryRequest) -> str | None:
+    if not request.loop.is_functional:
+        return "its layers are not plain: hooks, a subclass or a wrapper"
+    return why_not_triton(request.leaves)
+
+
+MEMORY: tuple[Engine[MemoryRequest], ...] = (
+    Engine("triton", captured, _why_not),
+    Engine("torch", one_by_one),
+    Engine("reference", partial(one_by_one, by_autograd=True)),
+)

@@ -1,0 +1,111 @@
+"""Trees that are known beforehand, as merges in post-order: children before parents, left before right.
+
+Everything here is integers on the host. For merges in post-order an index and a span say all: when merge m of span
+[start, end) is made, `end` leaves have been shifted and m merges done, so that end − m elements are left, and it joins
+the last two.
+
+Letters: B batch, N length, M = N−1 merges.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import pad
+
+from beamtree.trees import Tree
+
+
+class Merges(NamedTuple):
+    """The trees of a batch, on the host: merges in post-order, a sample of n leaves having its n−1 first.
+
+    What follows them joins the padding one by one, so that every row is a tree over N leaves.
+    """
+
+    spans: Int[Tensor, "B M 2"]  # [start, end)
+    splits: Int[Tensor, "B M"]  # where the right child begins
+
+    @property
+    def actions(self) -> Int[Tensor, "B M"]:
+        """Action j joins elements j and j+1 of the sequence at that time."""
+        return self.spans[..., 1] - torch.arange(self.splits.shape[1]) - 2
+
+    @property
+    def children(self) -> Int[Tensor, "B M 2"]:
+        """Numbers of the children: 0 to N−1 are the leaves, N + m is the merge m."""
+        M, (start, end) = self.splits.shape[1], self.spans.unbind(2)
+        last = torch.arange(M) + M  # the number of the merge before: the root of the right child, all of which is new
+        left = start.where(self.splits - start == 1, last + 1 - (end - self.splits))
+        return torch.stack((left, self.splits.where(end - self.splits == 1, last)), dim=2)
+
+    @property
+    def heights(self) -> Int[Tensor, "B M"]:
+        B, M = self.splits.shape
+        rows, children = torch.arange(B).unsqueeze(1).numpy(), self.children.numpy()  # small steps are faster there
+        heights = torch.zeros(B, 2 * M + 1, dtype=torch.long).numpy()
+        for merge in range(M):
+            heights[:, M + 1 + merge] = heights[rows, children[:, merge]].max(1) + 1
+        return torch.from_numpy(heights)[:, M + 1 :]
+
+
+def from_spans(spans: Int[Tensor, "B M 2"]) -> Merges:
+    """Of all constituents but leaves, in any order."""
+    start, end = spans.unbind(2)
+    order = (end * (spans.shape[1] + 2) - start).argsort(dim=1)  # post-order: by the end, then the shortest first
+    start, end = start.gather(1, order), end.gather(1, order)
+    # The right child is the merge before if that has the same end, else a leaf.
+    before, same = start.roll(1, dims=1), end == end.roll(1, dims=1)
+    same[:, :1] = False
+    return Merges(torch.stack((start, end), dim=2), before.where(same, end - 1))
+
+
+def from_trees(trees: Sequence[Tree], length: int) -> Merges:
+    """Of trees that have up to `length` leaves."""
+    spans = [
+        tree.spans(leaves=False) + [(0, end) for end in range(len(tree) + 1, length + 1)]  # padding
+        for tree in trees
+    ]
+    return from_spans(torch.tensor(spans, dtype=torch.long).view(len(trees), length - 1, 2))
+
+
+def from_actions(actions: Int[Tensor, "B M"], lengths: Int[Tensor, "B"]) -> Merges:
+    """Of merges in any order that can be made; what is beyond a sample's length has no part in it."""
+    B, M = actions.shape
+    actions = actions.where(torch.arange(M) < lengths.unsqueeze(1) - 1, 0)
+    starts = torch.arange(M + 2).expand(B, -1)  # of the elements, and the end of the last
+    spans = []
+    for action in actions.unsqueeze(2).unbind(1):  # (B, 1)
+        spans.append(starts.gather(1, action + torch.tensor([0, 2])))
+        keep = torch.arange(starts.shape[1] - 1)
+        starts = starts.gather(1, keep + (keep > action))  # without the right child's
+    return from_spans(torch.stack(spans, dim=1) if spans else actions.unsqueeze(2).expand(-1, -1, 2))
+
+
+def from_times(times: Int[Tensor, "B M"] | Float[Tensor, "B M"], lengths: Int[Tensor, "B"]) -> Merges:
+    """Of the times at which neighbours are joined: times[:, i] is that of the leaves i and i+1, or of what has become
+    of them. Among equal times the left one is first.
+
+    The constituent made at a time is what lies between the nearest later times on either side.
+    """
+    M = times.shape[1]
+    places = torch.arange(M)
+    rank = times.argsort(dim=1, stable=True).argsort(dim=1)
+    rank = rank.where(places < lengths.unsqueeze(1) - 1, M + places)  # padding is joined last, from left to right
+    start, end = M - _later(rank.flip(1)).flip(1), _later(rank) + 1
+    return from_spans(torch.stack((start, end), dim=2))
+
+
+def _later(rank: Int[Tensor, "B M"]) -> Int[Tensor, "B M"]:
+    """The nearest position on the right with a higher rank, M where there is none; by halving what it may be."""
+    M = rank.shape[1]
+    end = 2 * M  # higher than all
+    highest = [pad(rank, (0, M + 1), value=end)]  # highest[k][:, i]: of the 2^k ranks from i on
+    while 2 ** len(highest) <= M:
+        half = 2 ** (len(highest) - 1)
+        highest.append(torch.maximum(highest[-1], pad(highest[-1][:, half:], (0, half), value=end)))
+    position = torch.arange(1, M + 1).expand_as(rank)
+    for k in reversed(range(len(highest))):
+        position = position + 2**k * (highest[k].gather(1, position) < rank)
+    return position

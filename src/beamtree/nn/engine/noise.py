@@ -1,0 +1,61 @@
+"""Gumbel noise of a search, and selection under it."""
+
+from typing import TYPE_CHECKING
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from beamtree.nn.topk.operators import gumbel, rank
+
+if TYPE_CHECKING:
+    from beamtree.nn.engine.request import Request
+
+
+class Noise:
+    """Gumbel noise for the selection: on the candidates of each beam, and on the continuations of all beams, unless
+    OneSoft is the second operator. Without noise both are None.
+
+    Engines draw it here and for the full width, so that they see the same noise under the same seed. It is drawn for
+    many steps at a time, which saves most of the calls and costs little memory.
+    """
+
+    STEPS = 16  # drawn at once, or a multiple of it …
+    ELEMENTS = 2**20  # … of about so many elements
+
+    def __init__(self, request: "Request") -> None:
+        self.request, self.like = request, request.start_scores()
+        row = self.like.numel() * request.candidates
+        self.block = self.STEPS * max(1, self.ELEMENTS // max(self.STEPS * row, 1))
+        self.drawn: tuple[Tensor, Tensor]
+        self.near: tuple[Tensor, Tensor]
+
+    def at(self, step: int) -> tuple[Float[Tensor, "B K M"] | None, Float[Tensor, "B K J"] | None]:
+        """For one step; steps must be asked for in order."""
+        if not self.request.stochastic:
+            return None, None
+        if step % self.STEPS == 0:
+            self.near = self.segment(step)
+        candidates, beams = (noise[step % self.STEPS] for noise in self.near)
+        return candidates, None if self.request.soft else beams
+
+    def segment(self, step: int) -> tuple[Float[Tensor, "T B K M"], Float[Tensor, "T B K J"]]:
+        """For the next STEPS steps, or those that are left; segments must be asked for in order."""
+        request, first = self.request, step % self.block
+        if first == 0:
+            steps = min(self.block, request.steps - step)
+            candidates, beams = (
+                gumbel((steps, *self.like.shape, width), self.like, request.generator)
+                for width in (request.candidates, request.branching)
+            )
+            self.drawn = candidates, beams
+        candidates, beams = (noise[first : first + self.STEPS] for noise in self.drawn)
+        return candidates, beams
+
+
+def choose(
+    scores: Float[Tensor, "*batch m"], k: int, noise: Float[Tensor, "*batch width"] | None
+) -> Int[Tensor, "*batch k"]:
+    """Indices of the k best, under noise if there is any (which may be wider than the scores)."""
+    if noise is None:
+        return rank(scores.detach(), k)
+    return (scores.detach() + noise[..., : scores.shape[-1]]).topk(k).indices  # noise leaves no ties

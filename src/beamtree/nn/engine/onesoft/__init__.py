@@ -1,0 +1,1 @@
+"""Beam search with OneSoft top-k."""

@@ -1,0 +1,103 @@
+"""What an engine is asked. Every engine is a function from a `Request` to a `Chart`.
+
+A request holds tensors and plain numbers. Cell and scorer are functions of tensors too, or else modules that engines
+only call under autograd (see `beamtree.nn.cells.base`).
+
+Letters: B batch, K beams, N length, S width of a state, D width of an encoding (its first D elements).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from beamtree.nn.cells import AnyCell, CellFunction
+from beamtree.nn.engine.dropout import NodeDropout
+from beamtree.nn.engine.scorers import AnyScorer, ModuleScorer
+
+Mix = Literal["paper", "official"]
+Duplicates = Literal["keep", "drop", "merge"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One forward pass: leaf states in, with everything the search must know."""
+
+    leaves: Float[Tensor, "B N S"]
+    lengths: Int[Tensor, "B"]
+    cell: AnyCell
+    scorer: AnyScorer | None  # None: nodes are not scored
+    beam_size: int
+    soft: Mix | None = None  # OneSoft's second operator, and what it mixes; None: the plain one
+    stochastic: bool = False  # Gumbel noise on the selection
+    duplicates: Duplicates = "keep"
+    dropout: NodeDropout | None = None
+    generator: torch.Generator | None = None
+
+    @property
+    def steps(self) -> int:
+        """Merges that are a choice: all N−1 but the last."""
+        return max(self.leaves.shape[1] - 2, 0)
+
+    @property
+    def candidates(self) -> int:
+        """N−1, the candidates of a whole sequence."""
+        return self.leaves.shape[1] - 1
+
+    @property
+    def branching(self) -> int:
+        """How many candidates the first operator keeps for each beam."""
+        return min(self.beam_size, self.candidates)
+
+    @property
+    def is_functional(self) -> bool:
+        """Whether all of it is a function of tensors. Otherwise gradients come from autograd alone."""
+        return isinstance(self.cell, CellFunction) and not isinstance(self.scorer, ModuleScorer)
+
+    @property
+    def weights(self) -> tuple[Tensor, ...]:
+        """The weights that gradients are computed for, besides the leaves: the cell's, then the scorer's."""
+        return (*self.cell.weights, *(self.scorer.weights if self.scorer else ()))
+
+    @property
+    def scores_children(self) -> bool:
+        """Whether candidates are scored before they are composed."""
+        return self.scorer is not None and self.scorer.reads_children
+
+    def wants_gradient(self) -> bool:
+        if not torch.is_grad_enabled():
+            return False
+        return not self.is_functional or any(t.requires_grad for t in (self.leaves, *self.weights))
+
+    @property
+    def active(self) -> Bool[Tensor, "B T"]:
+        """Whether a sample still has a choice at a step. A finished sample does not change."""
+        steps = torch.arange(self.steps, device=self.leaves.device)
+        return steps < self.lengths.unsqueeze(1) - 2
+
+    @property
+    def score_dtype(self) -> torch.dtype:
+        """Scores and logits are never below float32."""
+        return torch.promote_types(self.leaves.dtype, torch.float32)
+
+    def start_scores(self) -> Float[Tensor, "B K"]:
+        """One beam to begin with: score 0; the other places are empty: −inf."""
+        shape, device = (len(self.leaves), self.beam_size), self.leaves.device
+        scores = torch.full(shape, -torch.inf, dtype=self.score_dtype, device=device)
+        scores[:, 0].zero_()
+        return scores
+
+    def score(self, x: Float[Tensor, "*nodes S"]) -> Float[Tensor, "..."]:
+        """Logits of nodes, or of pairs of children (…, 2, S) where the scorer reads those."""
+        assert self.scorer is not None
+        return self.scorer.logits(x).to(self.score_dtype)
+
+    def close(self, history: Int[Tensor, "B K T *rest"], last: Int[Tensor, "B K *rest"]) -> Int[Tensor, "B K M *rest"]:
+        """A history of the T choices with the last merge put right behind a sample's own last choice."""
+        last = last.unsqueeze(2)
+        columns = torch.arange(self.candidates, device=last.device)
+        here = (columns == (self.lengths - 2).unsqueeze(1)).unsqueeze(1)  # (B, 1, M)
+        here = here.view(*here.shape, *(1 for _ in last.shape[3:]))
+        return last.where(here, torch.cat((history, last), dim=2)[:, :, : self.candidates])

@@ -1,0 +1,80 @@
+"""What a shift-reduce parser is asked, and the decision that it takes at each step.
+
+    p(reduce) = σ(w · GELU(W [s₂; s₁; q] + b) + b′),   p(shift) = 1 − p(reduce)
+
+with the two topmost states of the stack, s₂ and s₁, and the next word of the queue, q.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from beamtree.nn.cells import gelu
+from beamtree.nn.engine.functional import Composite, Layer
+from beamtree.nn.engine.request import Request
+
+REDUCE, SHIFT = range(2)  # actions
+
+
+@dataclass(frozen=True)
+class Decision(Composite):
+    """The decision as a function of tensors, or of modules where these are not plain layers."""
+
+    features: Layer  # W and b
+    scorer: Layer  # w and b′
+    start: Float[Tensor, "D"]  # stands for a missing s₂
+
+    def __call__(
+        self, states: Float[Tensor, "*beams 3 D"], possible: Bool[Tensor, "*beams 2"]
+    ) -> Float[Tensor, "*beams 2"]:
+        """Log-probabilities to reduce and to shift, from s₂, s₁ and q. An action without an alternative has 0; one that
+        is not possible, for want of an s₂ or a q, −inf."""
+        second, top, word = states.unbind(-2)  # (…, D)
+        second = second.where(possible[..., REDUCE, None], self.start)
+        word = word.where(possible[..., SHIFT, None], 0)
+        return log_probabilities(self.logits(torch.cat((second, top, word), dim=-1)), ~possible)
+
+    def logits(self, seen: Float[Tensor, "*beams seen"]) -> Float[Tensor, "*beams"]:
+        """Of reducing, from [s₂; s₁; q]."""
+        rows = seen.flatten(0, -2)  # (n, 3D)
+        logits: Tensor = self.scorer(gelu(self.features(rows)))  # (n, 1)
+        return logits.to(seen.dtype).view(seen.shape[:-1])
+
+
+def log_probabilities(
+    logits: Float[Tensor, "*beams"], impossible: Bool[Tensor, "*beams 2"]
+) -> Float[Tensor, "*beams 2"]:
+    """Of reducing and shifting, from the logits of reducing."""
+    log_p = F.logsigmoid(torch.stack((logits, -logits), dim=-1))  # (…, 2)
+    forced = impossible.flip(-1)
+    return log_p.masked_fill(forced, 0).masked_fill(impossible, -torch.inf)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParserRequest(Request):
+    """One forward pass of a parser. Nodes are not scored, actions are: `scorer` is None."""
+
+    decision: Decision
+
+    @property
+    def steps(self) -> int:
+        """Actions of a whole sequence, 2N−3: its first two words are on the stack already."""
+        return max(2 * self.leaves.shape[1] - 3, 0)
+
+    @property
+    def active(self) -> Bool[Tensor, "B T"]:
+        """Whether a sample still acts at a step. A finished sample does not change."""
+        steps = torch.arange(self.steps, device=self.leaves.device)
+        return steps < 2 * self.lengths.unsqueeze(1) - 3
+
+    @property
+    def is_functional(self) -> bool:
+        return super().is_functional and self.decision.is_functional
+
+    @property
+    def weights(self) -> tuple[Tensor, ...]:
+        """The cell's, then the decision's."""
+        return (*self.cell.weights, *self.decision.weights, self.decision.start)

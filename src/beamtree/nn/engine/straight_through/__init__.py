@@ -1,0 +1,1 @@
+"""Straight-through sampling of trees."""

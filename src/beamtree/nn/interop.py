@@ -1,0 +1,44 @@
+"""Weights of the published code in ours: of github.com/JRC1995/BeamTreeRecursiveCells, and for `ebt-grc` of its
+successor, JRC1995/BeamRecursionFamily."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from beamtree.nn.encoders.base import Encoder
+
+
+def official_names(encoder: nn.Module) -> dict[str, str]:
+    """The published code's parameter names → this encoder's."""
+    known = encoder.official() if isinstance(encoder, Encoder) else {}
+    if not known:
+        raise ValueError(f"no weights of the published code are known for {type(encoder).__name__}")
+    own = [name for name, _ in encoder.named_parameters()]
+    names = {}
+    for theirs, ours in known.items():
+        if ours in own:
+            names[theirs] = ours
+        else:  # a module, with all its parameters
+            names |= {theirs + name.removeprefix(ours): name for name in own if name.startswith(f"{ours}.")}
+    return names
+
+
+def load_official(encoder: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
+    """Load an encoder's state dict of the published code. Nothing is changed unless all of it fits."""
+    names = official_names(encoder)
+    own = dict(encoder.named_parameters())
+    weights = {name: torch.as_tensor(value) for name, value in state_dict.items()}  # numpy arrays will do
+    problems = [f"missing {name}" for name in names if name not in state_dict]
+    unused = encoder.OFFICIAL_UNUSED if isinstance(encoder, Encoder) else ()
+    problems += [f"unexpected {name}" for name in state_dict if name not in names and name not in unused]
+    for theirs, ours in names.items():
+        if theirs in weights and tuple(weights[theirs].shape) != tuple(own[ours].shape):
+            problems.append(
+                f"{theirs} has shape {tuple(weights[theirs].shape)}, this encoder needs {tuple(own[ours].shape)}"
+            )
+    if problems:
+        raise ValueError(f"the state dict does not fit this encoder: {'; '.join(problems)}")
+    with torch.no_grad():
+        for theirs, ours in names.items():
+            own[ours].copy_(weights[theirs])

@@ -1,0 +1,1 @@
+"""Top-k operators."""

@@ -1,0 +1,231 @@
+"""SOFT top-k by optimal transport (Xie et al., *Differentiable Top-k Operator with Optimal Transport*, NeurIPS 2020).
+
+To pick the k best of m scores a_i is to carry m unit masses to k + 1 anchors t = k, k−1, …, 0 at the least cost
+C_ij = (a_i − t_j)²: each of the first k anchors takes one mass, the last takes the m − k that fall out. With an entropy
+of weight ε the plan Γ is smooth in the scores,
+
+    Γ = argmin ⟨C, Γ⟩ + ε Σ Γ log Γ      with rows that sum to 1 and columns that sum to 1, …, 1, m − k,
+
+and its column j holds the parts of all entries in "the j-th best". It is found by Sinkhorn's iterations, and its
+gradient from the linear system that keeps the sums of rows and columns, not by going back over the iterations.
+
+    best = soft_topk(scores, 3, values)
+    best.scores          # (…, 3)
+    best.payloads[0]     # (…, 3, …)
+
+As in `beamtree.nn.topk.operators`, a score of −inf marks an entry that is not there. Nothing here knows of trees.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from beamtree.nn.function import first_order, save
+from beamtree.nn.topk.operators import check_scores, rank
+from beamtree.utils.checks import check_choice, check_integer, is_installed
+
+Scaling = Literal["sample", "official"]
+LEAST_EPSILON = 0.005
+
+
+class TransportTopK(NamedTuple):
+    """The k soft entries, best first."""
+
+    scores: Float[Tensor, "*batch k"]
+    indices: Int[Tensor, "*batch k"]  # the heaviest part of each
+    payloads: tuple[Tensor, ...]  # each (…, k, …)
+    weights: Float[Tensor, "*batch m k"]  # each entry's part in each: columns sum to 1, or to 0 where nothing is left
+
+
+def soft_topk(
+    scores: Float[Tensor, "*batch m"],
+    k: int,
+    *payloads: Tensor,
+    epsilon: float = 0.1,
+    iterations: int = 200,
+    scaling: Scaling = "sample",
+) -> TransportTopK:
+    """The k best as mixtures of all entries, payloads and scores alike. Where no more than k entries are there, nothing
+    falls out, and each is kept as it is. Payloads must be finite, also those of entries that are not there.
+
+    epsilon: weight of the entropy; the smaller, the closer to the plain top-k.
+    iterations: of Sinkhorn's algorithm. The gradient is right as far as they have converged: 200 are plenty for
+        k ≥ 3 with ε = 0.1, while k = 2 takes 1000, as do other hard choices.
+    scaling: how scores are laid beside the anchors. "sample": each row from its lowest score at 0 to its highest at k.
+        "official": as in the published code of *Beam Tree Recursive Cells*. The scores stay where they are, costs are
+        divided by the largest of the whole batch, and entries that are not there stand as far below the lowest score
+        of the batch as the highest is above it, and take part. A row's result then depends on the others.
+    """
+    check_scores(scores, k, payloads)
+    check_options(epsilon, iterations, scaling)
+    for number, payload in enumerate(payloads):
+        if not payload.is_floating_point():
+            raise ValueError(f"payload {number} is {payload.dtype}: SOFT averages payloads, pass floats")
+    values = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if scaling == "official":
+        values = _fill(values)
+    present = ~values.isneginf()  # (…, m)
+    values = values.masked_fill(~present, 0)
+    places = _by_batch(values, k) if scaling == "official" else _by_row(values, present, k)  # (…, m, k+1)
+
+    count = present.sum(-1, keepdim=True)  # (…, 1)
+    fallen = (count - k).clamp(min=1).to(places.dtype)
+    columns = torch.cat((torch.ones_like(places[..., 0, :-1]), fallen), dim=-1)  # (…, k+1)
+    plan = transport(places, present, columns, epsilon, iterations)[..., :-1]  # (…, m, k)
+
+    order = rank(scores.detach(), k)  # (…, k)
+    entry = torch.arange(scores.shape[-1], device=scores.device).unsqueeze(-1)  # (m, 1)
+    kept = ((entry == order.unsqueeze(-2)) & present.unsqueeze(-1)).to(plan.dtype)  # (…, m, k)
+    weights = kept.where((count <= k).unsqueeze(-1), plan)
+    empty = ~weights.detach().any(-2)  # (…, k)
+    heaviest = rank(weights.detach().mT, 1).squeeze(-1)
+    return TransportTopK(
+        _mix(weights, values, values.dim()).masked_fill(empty, -torch.inf).to(scores.dtype),
+        order.where(empty, heaviest),
+        tuple(_mix(weights, payload, scores.dim()) for payload in payloads),
+        weights,
+    )
+
+
+def check_options(epsilon: float, iterations: int, scaling: str) -> None:
+    if not isinstance(epsilon, int | float) or not LEAST_EPSILON <= epsilon < math.inf:
+        raise ValueError(
+            f"epsilon is {epsilon!r}: it must be a number of at least {LEAST_EPSILON}; for choices without mixture, "
+            "take the plain top-k"
+        )
+    check_integer("iterations", iterations, at_least=1)
+    check_choice("scaling", scaling, ("sample", "official"))
+
+
+def transport(
+    cost: Float[Tensor, "*batch m n"],
+    present: Bool[Tensor, "*batch m"],
+    columns: Float[Tensor, "*batch n"],
+    epsilon: float,
+    iterations: int,
+) -> Float[Tensor, "*batch m n"]:
+    """The plan of least cost (which is between 0 and 1) and entropy. A row sums to 1, or to 0 where it is not present;
+    the columns sum to `columns`, which add up to the number of present rows."""
+    return Transport.apply(cost, present, columns, epsilon, iterations)
+
+
+class Transport(torch.autograd.Function):
+    """From costs to the plan."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        cost: Float[Tensor, "*batch m n"],
+        present: Bool[Tensor, "*batch m"],
+        columns: Float[Tensor, "*batch n"],
+        epsilon: float,
+        iterations: int,
+    ) -> Float[Tensor, "*batch m n"]:
+        # Costs between 0 and 1 keep G, u and v within exp(±3 / ε), which float64 holds for every ε from LEAST_EPSILON
+        # on. So there is no need of logarithms, which take many times as long.
+        m, n = cost.shape[-2:]
+        G = (-cost.double() / epsilon).exp().view(-1, m, n)  # (b, m, n)
+        u, v = scalings(G, present.double().view(-1, m, 1), columns.double().view(-1, n, 1), iterations)
+        plan = (u * G * v.mT).view_as(cost).to(cost.dtype)
+        save(ctx, (cost,), plan)
+        ctx.epsilon = epsilon
+        return plan
+
+    @staticmethod
+    @first_order
+    def backward(
+        ctx: Any, inputs: Sequence[Tensor], others: Sequence[Any], plan_gradient: Float[Tensor, "*batch m n"]
+    ) -> tuple[Tensor | None, ...]:
+        """The plan is exp(f_i + g_j − C_ij / ε). When C moves, f and g move so that rows and columns keep their sums:
+
+            df_i + Σ_j Γ_ij dg_j = Σ_j Γ_ij dC_ij / ε      Σ_i Γ_ij df_i + ν_j dg_j = Σ_i Γ_ij dC_ij / ε
+
+        with the last dg = 0, since one equation follows from the others. The transposed system, solved for the columns
+        first, takes the gradient back.
+        """
+        (plan,) = others
+        m, n = plan.shape[-2:]
+        if kernels := _kernels(plan.is_cuda, m, n):
+            found = kernels.cost_gradient(plan.view(-1, m, n), plan_gradient.reshape(-1, m, n), ctx.epsilon)
+            return found.view_as(plan), None, None, None, None
+        return cost_gradient(plan, plan_gradient, ctx.epsilon), None, None, None, None
+
+
+def cost_gradient(
+    plan: Float[Tensor, "*batch m n"], plan_gradient: Float[Tensor, "*batch m n"], epsilon: float
+) -> Float[Tensor, "*batch m n"]:
+    """By the equations above."""
+    gradient = plan_gradient * plan
+    rows, columns = gradient.sum(-1, keepdim=True), gradient.sum(-2).unsqueeze(-1)  # (…, m, 1), (…, n, 1)
+    inner = plan[..., :-1]  # (…, m, k)
+    system = torch.diag_embed(inner.sum(-2)) - inner.mT @ inner  # (…, k, k)
+    # A plan that hardly mixes makes the system singular, and its gradient 0; the least that can be added then
+    # keeps the solution finite.
+    system.diagonal(dim1=-2, dim2=-1).add_(torch.finfo(plan.dtype).eps)
+    g = torch.linalg.solve_ex(system, columns[..., :-1, :] - inner.mT @ rows).result  # (…, k, 1)
+    f = rows - inner @ g  # (…, m, 1)
+    return (plan * (f + F.pad(g, (0, 0, 0, 1)).mT) - gradient) / epsilon
+
+
+def scalings(
+    G: Float[Tensor, "b m n"], rows: Float[Tensor, "b m 1"], columns: Float[Tensor, "b n 1"], iterations: int
+) -> tuple[Float[Tensor, "b m 1"], Float[Tensor, "b n 1"]]:
+    """Sinkhorn's u and v, with which diag(u) G diag(v) has the sums `rows` and `columns`."""
+    if kernels := _kernels(G.is_cuda, *G.shape[1:]):
+        u, v = kernels.scalings(G, rows, columns, iterations)
+        return u, v
+    transposed = G.mT.contiguous()
+    u, v = torch.zeros_like(rows), torch.ones_like(columns)
+    for _ in range(iterations):
+        u = rows / torch.bmm(G, v)
+        v = columns / torch.bmm(transposed, u)
+    return u, v
+
+
+def _kernels(is_cuda: bool, m: int, n: int) -> Any:
+    """The module that has them, where they can be used."""
+    if not is_cuda or not is_installed("triton"):
+        return None
+    from beamtree.nn.engine.gpu.kernels import sinkhorn
+
+    return sinkhorn if sinkhorn.fits(m, n) else None
+
+
+def _by_row(values: Float[Tensor, "*batch m"], present: Bool[Tensor, "*batch m"], k: int) -> Tensor:
+    """Costs (…, m, k+1), between 0 and 1, of scores stretched over the anchors."""
+    low = values.masked_fill(~present, torch.inf).amin(-1, keepdim=True)
+    high = values.masked_fill(~present, -torch.inf).amax(-1, keepdim=True)
+    # Scores that are all alike must stay alike: less than one nat, the unit of log-probabilities, is not stretched.
+    spread = (high - low).clamp(min=1)
+    share = ((values - low) / spread).masked_fill(~present, 0)
+    return (share.unsqueeze(-1) - _anchors(values, k) / k) ** 2
+
+
+def _by_batch(values: Float[Tensor, "*batch m"], k: int) -> Tensor:
+    """Costs (…, m, k+1) of scores as they are, divided by the largest of all."""
+    cost = (values.unsqueeze(-1) - _anchors(values, k)) ** 2
+    return cost / cost.detach().amax()
+
+
+def _anchors(like: Tensor, k: int) -> Float[Tensor, "anchors"]:
+    return torch.arange(k, -1, -1, dtype=like.dtype, device=like.device)
+
+
+def _fill(values: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch m"]:
+    """Absent entries as far below the lowest score of the batch as the highest is above it."""
+    absent, fixed = values.isneginf(), values.detach()
+    low, high = fixed.masked_fill(absent, torch.inf).amin(), fixed.amax()
+    return torch.where(absent, (2 * low - high).nan_to_num(), values)
+
+
+def _mix(weights: Float[Tensor, "*batch m k"], payload: Tensor, dim: int) -> Tensor:
+    """The payload's m axis, its last of the first `dim`, mixed into k."""
+    flat = payload.flatten(dim) if payload.dim() > dim else payload.unsqueeze(-1)  # (…, m, r)
+    with torch.autocast(flat.device.type, enabled=False):  # an average must not lose digits
+        mixed = weights.mT.to(flat.dtype) @ flat  # (…, k, r)
+    return mixed.view(*mixed.shape[:-1], *payload.shape[dim:])

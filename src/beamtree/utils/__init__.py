@@ -1,0 +1,1 @@
+"""Helpers that any part of the package may use."""

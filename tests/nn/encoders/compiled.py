@@ -1,0 +1,71 @@
+"""A program, `python compiled.py`: compares every encoder under `torch.compile` with itself. It prints what is wrong.
+
+Not part of a test's process, where Dynamo would trace the shape checks too.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from idioms import DIM, NAMES, assert_same, encode, inputs, make, run
+
+SHAPES = [(2, 3), (3, 4), (1, 5), (2, 6), (3, 2), (2, 5), (1, 2), (3, 3), (1, 6), (2, 4)]  # (B, N)
+# At most, for any frame: the first shape, all shapes, a batch of one; and lists of trees, whose length is a constant.
+COMPILATIONS = 4
+BACKENDS = ("eager", "aot_eager")
+
+
+class Output(NamedTuple):
+    state: Tensor
+
+
+class Model(nn.Module):
+    """An encoder between other layers."""
+
+    def __init__(self, encoder):
+        super().__init__()
+        self.before, self.encoder, self.after = nn.Linear(DIM, DIM), encoder, nn.Linear(DIM, DIM)
+
+    def forward(self, x, lengths, **options):
+        return Output(self.after(self.encoder(self.before(x).tanh(), lengths, **options).state.tanh()))
+
+
+def batches():
+    return [inputs([length, *[max(length - 1, 1)] * (batch - 1)]) for batch, length in SHAPES]
+
+
+def compile_afresh(module, backend):
+    torch._dynamo.reset()
+    return torch.compile(module, backend=backend)
+
+
+def check_training(name, module, backends=BACKENDS):
+    own = dict(module.named_parameters())
+    truths = [run(name, module, *batch) for batch in batches()]
+    for backend in backends:
+        other = compile_afresh(module, backend)
+        for batch, truth in zip(batches(), truths, strict=True):
+            assert_same(run(name, other, *batch, wanted=own), truth)
+
+
+@torch.no_grad()
+def check_inference(name, module):
+    states = [encode(name, module, *batch) for batch in batches()]
+    for backend in BACKENDS:
+        other = compile_afresh(module, backend)
+        for batch, state in zip(batches(), states, strict=True):
+            torch.testing.assert_close(encode(name, other, *batch), state, atol=1e-10, rtol=1e-10)
+
+
+if __name__ == "__main__":
+    torch._dynamo.config.recompile_limit = COMPILATIONS
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+    for name in NAMES:
+        try:
+            check_training(name, make(name))
+            check_inference(name, make(name).eval())
+            if name == "bt-grc":  # takes longer, and they all break a graph in the same way
+                check_training(name, Model(make(name)).double(), ["aot_eager"])
+        except Exception as error:
+            print(f"{name}: {error!r}")

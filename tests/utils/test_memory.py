@@ -1,0 +1,41 @@
+import sys
+from types import SimpleNamespace
+
+import torch
+
+from beamtree.utils import memory
+
+
+def test_saved_counts_a_storage_once_and_neither_weights_nor_input():
+    weight, x = torch.ones(1000, requires_grad=True), torch.ones(1000, requires_grad=True)
+    sizes = {}
+    with memory.watch_saved(sizes, [weight, x]):
+        y = x * weight  # saves both, which are known
+        z = (y * y[:500].repeat(2)).sum() + y.sin().sum()  # saves y, twice, and the repeated half
+    z.backward()
+    assert sorted(sizes.values()) == [4000, 4000]
+    assert x.grad is not None
+
+
+def test_the_peak_is_what_the_work_needs_at_most():
+    def work():
+        for _ in range(3):  # each is freed before the next but one
+            torch.ones(2**26)  # 256 MiB, large beside the few that the kernel's counters may be behind
+
+    torch.ones(2**28)  # 1 GiB, an earlier peak
+    peak = memory.peak_bytes(work, "cpu")
+    if not sys.platform.startswith("linux"):
+        assert peak is None
+    else:
+        assert 248 * 2**20 < peak < 528 * 2**20
+
+
+def test_releasing_memory_empties_the_fused_engine_once_it_was_used(monkeypatch):
+    calls = []
+    name, cache = "beamtree.nn.engine.gpu.cache", SimpleNamespace(clear=lambda: calls.append(1))
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace(CACHE=cache))
+    memory.release_memory()
+    assert calls == [1]
+    monkeypatch.delitem(sys.modules, name)
+    memory.release_memory()
+    assert name not in sys.modules
