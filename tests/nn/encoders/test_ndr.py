@@ -20,10 +20,11 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
-from beamtree.nn.encoders import ndr_attention, ndr_layer
 from beamtree.nn.encoders.ndr import NDR
-from beamtree.nn.encoders.ndr_attention import Distances, attend, directed, geometric
-from beamtree.nn.encoders.ndr_layer import LayerDropout, kept
+from beamtree.nn.engine.ndr import attention as ndr_attention
+from beamtree.nn.engine.ndr import layer as ndr_layer
+from beamtree.nn.engine.ndr.attention import Distances, attend, directed, geometric
+from beamtree.nn.engine.ndr.layer import LayerDropout, kept
 from beamtree.nn.interop import load_official, official_names
 from support import assert_batch_does_not_matter, inputs
 

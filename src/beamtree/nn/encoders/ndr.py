@@ -16,7 +16,7 @@ matches. With q, k, v the projections of a head, b a learned vector and ζ, ζ',
 where of two at the same distance the right one is closer, and direction_i has one value for j < i and one for j > i.
 The encoding is the state of END. There are no trees.
 
-A training step keeps the input of each layer and computes everything else again in backward; see `ndr_layer`.
+A training step keeps the input of each layer and computes everything else again in backward; see `beamtree.nn.engine.ndr`.
 """
 
 import math
@@ -30,8 +30,8 @@ from torch import Tensor, nn
 from beamtree.nn.beams import Encoding
 from beamtree.nn.cells.base import is_plain
 from beamtree.nn.encoders.base import Cost, Encoder, inside, surround
-from beamtree.nn.encoders.ndr_attention import Distances, attend
-from beamtree.nn.encoders.ndr_layer import (
+from beamtree.nn.engine.ndr.attention import Distances, attend
+from beamtree.nn.engine.ndr.layer import (
     LEAST_RATE,
     LayerContext,
     LayerDropout,
@@ -180,7 +180,7 @@ class NDR(Encoder):
         masks: LayerMasks,
         scale: float,
     ) -> Float[Tensor, "B n D"]:
-        """What `ndr_layer.layer` computes, by the modules, whatever they are. Autograd keeps what they save."""
+        """What `beamtree.nn.engine.ndr.layer.layer` computes, by the modules, whatever they are. Autograd keeps what they save."""
         found = self.attention(x, present, distances, masks.keys, scale)
         y = self.attention_norm(x + _drop(found, masks.attention, scale))
         u = self.update_norm(self.update(_drop(self.update_inner(y).relu(), masks.update, scale)))

@@ -13,9 +13,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from beamtree.nn.encoders.ndr_attention import Distances, attend
 from beamtree.nn.engine.autocast import Autocast
 from beamtree.nn.engine.dropout import FACTORS, mix
+from beamtree.nn.engine.ndr.attention import Distances, attend
 from beamtree.utils.checks import is_installed
 
 WORD_FACTOR = 0x1E3779B1  # of two neighbouring columns

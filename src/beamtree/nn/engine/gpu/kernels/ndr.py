@@ -1,4 +1,4 @@
-"""Kernels of the Neural Data Router: geometric attention, for which `beamtree.nn.encoders.ndr_attention` passes over a
+"""Kernels of the Neural Data Router: geometric attention, for which `beamtree.nn.engine.ndr.attention` passes over a
 (B, H, n, n) tensor twelve times, in one pass, its gradient in another, and the masks of a layer's dropout.
 
 A program has one row of the matrix, which it reads in the order of distance: sorting is a matter of addresses.
@@ -30,7 +30,7 @@ def _log1p(u):  # type: ignore[no-untyped-def]
 @triton.jit
 def _logits(content, back, front, present, row, i, sample, place, n):  # type: ignore[no-untyped-def]
     """The logits at these places of a row sorted by distance, −inf for what is not seen; and their columns, as
-    `beamtree.nn.encoders.ndr_attention.closest` has them."""
+    `beamtree.nn.engine.ndr.attention.closest` has them."""
     both = tl.minimum(i, n - 1 - i)
     step = (place + 1) // 2
     alternating = tl.where(place % 2 == 1, i + step, i - step)
@@ -139,7 +139,7 @@ def _launch(kernel: Any, content: Tensor, back: Tensor, front: Tensor, present: 
 def kept(
     offsets: Int[Tensor, "words"], layer: int, B: int, n: int, width: int, limit: int, last_limit: int
 ) -> Bool[Tensor, "B n width"]:
-    """`beamtree.nn.encoders.ndr_layer.kept`. The first of the offsets is the seed."""
+    """`beamtree.nn.engine.ndr.layer.kept`. The first of the offsets is the seed."""
     out = torch.empty(B, n, width, dtype=torch.bool, device=offsets.device)
     block = min(triton.next_power_of_2(width), COLUMNS)
     grid = (B * n, triton.cdiv(width, block))

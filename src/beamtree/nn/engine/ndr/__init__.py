@@ -1,0 +1,1 @@
+"""The layer of the Neural Data Router as a function of tensors."""
