@@ -18,6 +18,7 @@ def test_public_names() -> None:
     assert sorted(beamtree.__all__) == [
         "Beams",
         "Encoding",
+        "EngineError",
         "GRC",
         "Nodes",
         "SoftTopK",
@@ -31,6 +32,7 @@ def test_public_names() -> None:
         "load",
         "onesoft_topk",
         "plain_topk",
+        "release_memory",
         "stochastic_topk",
     ]
     assert all(hasattr(beamtree, name) for name in beamtree.__all__)
@@ -49,9 +51,9 @@ OPTIONS = {
     "crvnn": ["dropout", "halt", "threshold", "recompute", "floor", "engine", "cell"],
     "bsrp-grc": ["beam_size", "dropout", "engine", "cell"],
     "ndr": ["heads", "feed_forward", "dropout", "layers", "layers_at_test", "gate_dropout"],
-    "bt-grc": [*BEAMS, "cell"],
-    "bt-lstm": [*BEAMS, "cell"],
-    "bt-grc-onesoft": [*BEAMS, "cell", "mix"],
+    "bt-grc": [*BEAMS, "cell", "topk"],
+    "bt-lstm": [*BEAMS, "cell", "topk"],
+    "bt-grc-onesoft": [*BEAMS, "cell", "mix", "topk"],
     "bt-grc-soft": ["beam_size", "dropout", "stochastic", "epsilon", "iterations", "scaling", "mix", "engine"],
     "ebt-grc": ["beam_size", "dropout", "stochastic", "slice", "engine", "duplicates"],
 }

@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from beamtree import recipes, report, runs
+from beamtree import encoders, recipes, report, runs
 from beamtree.data import TASKS
-from beamtree.nn import encoders
 from beamtree.recipes.settings import DataSettings
 from beamtree.report import paper
 from beamtree.report.paper import Figure

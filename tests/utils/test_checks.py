@@ -112,6 +112,7 @@ BAD_SETTINGS = [
     ("duplicates", "merged", "unknown duplicates 'merged' (did you mean 'merge'?); known: keep, drop, merge"),
     ("duplicates", None, "unknown duplicates None; known: keep, drop, merge"),
     ("cell", "gcr", "unknown cell 'gcr' (did you mean 'grc'?); known: grc, lstm"),
+    ("topk", 3, "topk is 3: it must be a function such as beamtree.plain_topk"),
 ]
 
 
@@ -129,7 +130,7 @@ def test_bad_settings_are_refused(name: str, option: str, value: object, message
 @ENCODERS
 def test_an_unknown_option_is_named_with_the_known_ones(name: str) -> None:
     known = "dim, beam_size, dropout, stochastic, engine, duplicates, check_nan, cell"
-    known += ", mix" if name == "bt-grc-onesoft" else ""
+    known += ", mix, topk" if name == "bt-grc-onesoft" else ", topk"
     message = f"unknown option of {name} 'beamsize' (did you mean 'beam_size'?); known: {known}"
     with pytest.raises(ValueError, match=whole(message)):
         beamtree.encoder(name, dim=D, beamsize=5)

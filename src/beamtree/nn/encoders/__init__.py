@@ -1,11 +1,13 @@
 """The encoders by name. `encoder("bt-grc", dim=128)` is a `torch.nn.Module`."""
 
 import inspect
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from torch import nn
 
+from beamtree.nn.encoders.base import Encoder
 from beamtree.nn.encoders.beam_tree import BeamTree
 from beamtree.nn.encoders.bsrp import BSRP
 from beamtree.nn.encoders.crvnn import CRvNN
@@ -48,6 +50,13 @@ _OPEN: dict[str, tuple[str, ...]] = {
     "gumbel-tree-lstm": ("cell",),
     "mc-gumbel-tree-grc": ("samples", "cell"),
 }
+
+
+def register(name: str, make: Callable[..., Encoder]) -> None:
+    """Make an encoder of your own known by a name, for `encoder(name, dim=…)`, recipes and benchmarks."""
+    if name in _ENCODERS:
+        raise ValueError(f"there is an encoder {name!r} already: choose another name")
+    _ENCODERS[name] = partial(make)
 
 
 def encoders() -> list[str]:

@@ -24,6 +24,7 @@ from beamtree.nn.engine.chart import Chart
 from beamtree.nn.engine.dispatch import check_engine
 from beamtree.nn.engine.request import Duplicates, Mix, Request
 from beamtree.nn.engine.scorers import scorer_of
+from beamtree.nn.topk.operators import TopKOperator
 from beamtree.utils.checks import check_choice, check_flag, check_integer, check_rate
 
 # The published code's names of modules → ours, for encoders that have a leaf transform, a cell and a scorer.
@@ -61,6 +62,7 @@ class BeamTree(Encoder):
         *,
         cell: str | nn.Module = "grc",
         mix: Mix | None = None,
+        topk: TopKOperator | None = None,
     ) -> None:
         """
         dim: width D of inputs and encodings.
@@ -74,6 +76,8 @@ class BeamTree(Encoder):
         cell: R, "grc", "lstm", or a module of your own that maps two states to one.
         mix: None: plain top-k. "paper": OneSoft. "official": OneSoft as in the published code, which averages
             parents, states and choices separately.
+        topk: an operator of your own, which chooses candidates and continuations in place of the plain one; it takes
+            scores (…, m) and k, and returns a `TopK`, as `beamtree.plain_topk` does.
         """
         super().__init__(dim, check_nan)
         check_integer("beam_size", beam_size, at_least=1)
@@ -84,7 +88,9 @@ class BeamTree(Encoder):
         if mix is not None:
             check_choice("mix", mix, ("paper", "official"))
         self.beam_size, self.stochastic, self.engine = beam_size, stochastic, engine
-        self.duplicates, self.mix = duplicates, mix
+        if topk is not None and not callable(topk):
+            raise ValueError(f"topk is {topk!r}: it must be a function such as beamtree.plain_topk")
+        self.duplicates, self.mix, self.topk = duplicates, mix, topk
         self.cell = make_cell(cell, dim, dropout)
         self.leaf = self.cell.leaf()
         self.scorer = nn.Linear(dim, 1)
@@ -115,6 +121,7 @@ class BeamTree(Encoder):
             duplicates=self.duplicates,
             dropout=dropout,
             generator=generator,
+            topk=self.topk,
         )
         return self._finish(self._search(request), lengths)
 

@@ -13,7 +13,7 @@ from beamtree.nn.beams import Beams
 from beamtree.nn.engine.chart import Chart
 
 
-class Merges(NamedTuple):
+class BoundaryMerges(NamedTuple):
     """A tree, as the order in which the M = N−1 boundaries between leaves close. Those in the padding come last."""
 
     boundaries: Int[Tensor, "B M"]  # boundary i is the one before leaf i+1
@@ -21,11 +21,11 @@ class Merges(NamedTuple):
     spans: Int[Tensor, "B M 2"]  # [start, end) of what each merge makes; within the sample also for padding
 
 
-def close(heights: Float[Tensor, "B M"] | Int[Tensor, "B M"], lengths: Int[Tensor, "B"]) -> Merges:
+def close(heights: Float[Tensor, "B M"] | Int[Tensor, "B M"], lengths: Int[Tensor, "B"]) -> BoundaryMerges:
     """Close the lowest boundary first, among equal ones the leftmost: each joins the constituents on its sides."""
     B, M = heights.shape
     if M == 0:
-        return Merges(lengths.new_zeros(B, 0), lengths.new_zeros(B, 0), lengths.new_zeros(B, 0, 2))
+        return BoundaryMerges(lengths.new_zeros(B, 0), lengths.new_zeros(B, 0), lengths.new_zeros(B, 0, 2))
     position = torch.arange(M, device=heights.device)
     padding = position >= lengths.unsqueeze(1) - 1  # (B, M)
     order = heights.argsort(dim=1, stable=True)
@@ -40,11 +40,11 @@ def close(heights: Float[Tensor, "B M"] | Int[Tensor, "B M"], lengths: Int[Tenso
     ends = lengths.unsqueeze(1) - ((lengths.view(B, 1, 1).int() - column - 1) * right).amax(2)
     spans = torch.stack((starts, ends), dim=-1).long()  # (B, M, 2)
     index = order.unsqueeze(-1).expand(B, M, 2)
-    return Merges(order, actions.gather(1, order), spans.gather(1, index))
+    return BoundaryMerges(order, actions.gather(1, order), spans.gather(1, index))
 
 
 def one_beam(
-    leaves: Float[Tensor, "B N D"], merges: Merges, states: Float[Tensor, "B M D"], lengths: Int[Tensor, "B"]
+    leaves: Float[Tensor, "B N D"], merges: BoundaryMerges, states: Float[Tensor, "B M D"], lengths: Int[Tensor, "B"]
 ) -> Beams:
     """The one tree of each sample, with a state for each of its merges."""
     B, N, D = leaves.shape

@@ -11,10 +11,13 @@ beam that it keeps, to the pair that was chosen: K·N cells instead of K·N²/2.
 
 from typing import Literal
 
+from torch import nn
+
 from beamtree.nn.encoders.base import Cost
 from beamtree.nn.encoders.beam_tree import BeamTree
 from beamtree.nn.engine.request import Duplicates
 from beamtree.nn.engine.scorers import ChildScorer
+from beamtree.nn.topk.operators import TopKOperator
 from beamtree.utils.checks import check_integer
 
 SLICE = 64  # the paper's d
@@ -47,6 +50,9 @@ class EfficientBeamTree(BeamTree):
         engine: str = "auto",
         duplicates: Duplicates = "keep",
         check_nan: bool = False,
+        *,
+        cell: str | nn.Module = "grc",
+        topk: TopKOperator | None = None,
     ) -> None:
         """
         dim: width D of inputs and encodings.
@@ -59,10 +65,13 @@ class EfficientBeamTree(BeamTree):
         duplicates: beams that have built the same by merges in another order; "keep" them as the paper does, "drop"
             all but the best, or "merge" their probabilities into the best.
         check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
+        cell: R, "grc", "lstm", or a module of your own that maps two states to one.
+        topk: an operator of your own, which chooses candidates and continuations; see `BeamTree`.
         """
         check_integer("dim", dim, at_least=1)
         width = _width(slice, dim)
-        super().__init__(dim, beam_size, dropout, stochastic, engine, duplicates, check_nan, cell="grc", mix=None)
+        options = (beam_size, dropout, stochastic, engine, duplicates, check_nan)
+        super().__init__(dim, *options, cell=cell, mix=None, topk=topk)
         self.scorer = ChildScorer(width)
 
     def official(self) -> dict[str, str]:

@@ -16,7 +16,8 @@ matches. With q, k, v the projections of a head, b a learned vector and ζ, ζ',
 where of two at the same distance the right one is closer, and direction_i has one value for j < i and one for j > i.
 The encoding is the state of END. There are no trees.
 
-A training step keeps the input of each layer and computes everything else again in backward; see `beamtree.nn.engine.ndr`.
+A training step keeps the input of each layer and computes everything else again in backward; see
+`beamtree.nn.engine.ndr`.
 """
 
 import math
@@ -48,7 +49,7 @@ class NDR(Encoder):
     """A Transformer whose one layer is applied again and again, and whose gates say what it changes."""
 
     paper = "Csordás et al. 2022"
-    cost = Cost("–", "layers", "layers·N·D + N²")
+    cost = Cost("–", "layers", "layers·N·D")
     OFFICIAL: ClassVar[dict[str, str]] = {
         "START": "start",
         "END": "end",
@@ -180,7 +181,8 @@ class NDR(Encoder):
         masks: LayerMasks,
         scale: float,
     ) -> Float[Tensor, "B n D"]:
-        """What `beamtree.nn.engine.ndr.layer.layer` computes, by the modules, whatever they are. Autograd keeps what they save."""
+        """What `beamtree.nn.engine.ndr.layer` computes, by the modules, whatever they are. Autograd keeps what they
+        save."""
         found = self.attention(x, present, distances, masks.keys, scale)
         y = self.attention_norm(x + _drop(found, masks.attention, scale))
         u = self.update_norm(self.update(_drop(self.update_inner(y).relu(), masks.update, scale)))

@@ -13,7 +13,7 @@ from beamtree.nn.encoders.beam_tree import BeamTree
 from beamtree.nn.engine.chart import Chart
 from beamtree.nn.engine.dispatch import check_engine, select
 from beamtree.nn.engine.request import Mix, Request
-from beamtree.nn.engine.soft.loop import SOFT, SoftRequest, Transport
+from beamtree.nn.engine.soft.loop import SOFT, SoftRequest, TransportOptions
 from beamtree.nn.topk.transport import Scaling, check_options
 
 
@@ -63,7 +63,7 @@ class SoftBeamTree(BeamTree):
         return self.mix
 
     def _search(self, request: Request) -> Chart:
-        operator = Transport(self.epsilon, self.iterations, self.scaling)
+        operator = TransportOptions(self.epsilon, self.iterations, self.scaling)
         soft = SoftRequest(**{**vars(request), "operator": operator})
         chart: Chart = select(SOFT, soft, self.engine)(soft)
         return chart

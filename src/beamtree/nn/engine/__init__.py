@@ -9,7 +9,7 @@ import sys
 
 from beamtree.nn.engine.beam import reference, replay
 from beamtree.nn.engine.chart import Chart
-from beamtree.nn.engine.dispatch import ENGINES, Engine, EngineError, select, why_not_triton
+from beamtree.nn.engine.dispatch import ENGINES, Engine, EngineError, select, why_not_triton, why_not_twice
 from beamtree.nn.engine.onesoft import replay as onesoft
 from beamtree.nn.engine.request import Request
 from beamtree.nn.engine.straight_through import reference as straight_through_reference
@@ -40,12 +40,12 @@ def _torch(request: Request) -> Chart:
 # Fastest first.
 BEAM: tuple[Engine[Request], ...] = (
     Engine("triton", _on_gpu, _why_not_gpu),
-    Engine("torch", _torch),
+    Engine("torch", _torch, why_not_twice),
     Engine("reference", reference.encode),
 )
 SAMPLES: tuple[Engine[Samples], ...] = (
     Engine("triton", _on_gpu, _why_not_gpu),
-    Engine("torch", straight_through.encode),
+    Engine("torch", straight_through.encode, why_not_twice),
     Engine("reference", straight_through_reference.encode),
 )
 

@@ -83,6 +83,13 @@ def check_engine(name: str, engines: Sequence[str] = ENGINES) -> None:
     check_choice("engine", name, (AUTO, *engines))
 
 
+def why_not_twice(request: Any) -> str | None:
+    """What an engine needs that composes a node in its search and once more for its gradient."""
+    if getattr(request.cell, "is_random", False):
+        return "its cell draws dropout masks of its own, others each time that a node is composed"
+    return None
+
+
 def why_not_triton(leaves: Tensor) -> str | None:
     """What every engine on Triton needs; None where it is there."""
     if not is_installed("triton"):

@@ -1,11 +1,11 @@
-"""Gumbel noise of a search, and selection under it."""
+"""Gumbel noise of a search."""
 
 from typing import TYPE_CHECKING
 
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from beamtree.nn.topk.operators import gumbel, rank
+from beamtree.nn.topk.operators import gumbel
 
 if TYPE_CHECKING:
     from beamtree.nn.engine.request import Request
@@ -50,12 +50,3 @@ class Noise:
             self.drawn = candidates, beams
         candidates, beams = (noise[first : first + self.STEPS] for noise in self.drawn)
         return candidates, beams
-
-
-def choose(
-    scores: Float[Tensor, "*batch m"], k: int, noise: Float[Tensor, "*batch width"] | None
-) -> Int[Tensor, "*batch k"]:
-    """Indices of the k best, under noise if there is any (which may be wider than the scores)."""
-    if noise is None:
-        return rank(scores.detach(), k)
-    return (scores.detach() + noise[..., : scores.shape[-1]]).topk(k).indices  # noise leaves no ties

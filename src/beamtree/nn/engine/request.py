@@ -16,6 +16,7 @@ from torch import Tensor
 from beamtree.nn.cells import AnyCell, CellFunction
 from beamtree.nn.engine.dropout import NodeDropout
 from beamtree.nn.engine.scorers import AnyScorer, ModuleScorer
+from beamtree.nn.topk.operators import TopKOperator, rank
 
 Mix = Literal["paper", "official"]
 Duplicates = Literal["keep", "drop", "merge"]
@@ -35,6 +36,7 @@ class Request:
     duplicates: Duplicates = "keep"
     dropout: NodeDropout | None = None
     generator: torch.Generator | None = None
+    topk: TopKOperator | None = None  # a user's, which chooses candidates and continuations
 
     @property
     def steps(self) -> int:
@@ -93,6 +95,18 @@ class Request:
         """Logits of nodes, or of pairs of children (…, 2, S) where the scorer reads those."""
         assert self.scorer is not None
         return self.scorer.logits(x).to(self.score_dtype)
+
+    def choose(
+        self, scores: Float[Tensor, "*batch m"], k: int, noise: Float[Tensor, "*batch width"] | None
+    ) -> Int[Tensor, "*batch k"]:
+        """Indices of the k entries that stay: by the user's operator, or the k best, under noise if there is any (which
+        may be wider than the scores)."""
+        scores = scores.detach()
+        if self.topk is not None:
+            return self.topk(scores, k).indices
+        if noise is None:
+            return rank(scores, k)
+        return (scores + noise[..., : scores.shape[-1]]).topk(k).indices  # noise leaves no ties
 
     def close(self, history: Int[Tensor, "B K T *rest"], last: Int[Tensor, "B K *rest"]) -> Int[Tensor, "B K M *rest"]:
         """A history of the T choices with the last merge put right behind a sample's own last choice."""

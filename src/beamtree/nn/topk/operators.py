@@ -10,7 +10,7 @@ A score of −inf marks an entry that is not there; it is chosen only when nothi
 trees or beams.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -32,6 +32,13 @@ class SoftTopK(NamedTuple):
     indices: Int[Tensor, "*batch k"]  # where each came from; for the mixture, its heaviest part
     payloads: tuple[Tensor, ...]
     weights: Float[Tensor, "*batch m"]  # each entry's part in the mixture, 0 for those kept as they are
+
+
+@runtime_checkable
+class TopKOperator(Protocol):
+    """What beam search takes as its operator: the k entries that stay, best first, such as `plain_topk`."""
+
+    def __call__(self, scores: Float[Tensor, "*batch m"], k: int) -> TopK: ...
 
 
 def plain_topk(scores: Float[Tensor, "*batch m"], k: int, *payloads: Tensor) -> TopK:

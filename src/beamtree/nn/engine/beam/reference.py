@@ -11,7 +11,7 @@ from torch import Tensor
 
 from beamtree.nn.engine.chart import Chart
 from beamtree.nn.engine.duplicates import resolve, span_hash
-from beamtree.nn.engine.noise import Noise, choose
+from beamtree.nn.engine.noise import Noise
 from beamtree.nn.engine.request import Request
 from beamtree.nn.topk import operators as topk
 
@@ -24,7 +24,7 @@ def encode(request: Request) -> Chart:
     bounds = torch.arange(N + 1, device=H.device).expand(B, K, N + 1)  # element i covers bounds[i] to bounds[i+1]
     scores = request.start_scores()  # (B, K)
     forests = bounds.new_zeros(B, K)  # names what a beam has built, see duplicates.py
-    history, noise, all_active = History(request), Noise(request), request.active
+    history, noise, all_active = BeamHistory(request), Noise(request), request.active
 
     for step in range(request.steps):
         n = N - step
@@ -35,7 +35,7 @@ def encode(request: Request) -> Chart:
         # First operator: J choices for each beam.
         J = min(K, n - 1)
         candidate_noise, beam_noise = noise.at(step)
-        choices = choose(log_p, J, candidate_noise)  # (B, K, J)
+        choices = request.choose(log_p, J, candidate_noise)  # (B, K, J)
         new_scores = (scores.unsqueeze(2) + log_p.gather(2, choices)).flatten(1)  # (B, K·J)
         starts, ends = bounds[:, :, :-2].gather(2, choices), bounds[:, :, 2:].gather(2, choices)
         new_forests = (forests.unsqueeze(2) + span_hash(starts, ends)).flatten(1)
@@ -47,7 +47,9 @@ def encode(request: Request) -> Chart:
             best, new_H = onesoft(request, H, parents, choices, new_scores)
             order, new_scores = best.indices, best.scores  # (B, K)
         else:
-            order = choose(new_scores, K, None if beam_noise is None else beam_noise[..., :J].flatten(1))  # (B, K)
+            order = request.choose(
+                new_scores, K, None if beam_noise is None else beam_noise[..., :J].flatten(1)
+            )  # (B, K)
             new_scores = new_scores.gather(1, order)
         source, choice = order // J, choices.flatten(1).gather(1, order)  # (B, K)
         if not request.soft:
@@ -155,7 +157,7 @@ def onesoft(
     return best, s * parents + (1 - cum) * H[:, :, :-1] + (cum - s) * H[:, :, 1:]
 
 
-class History:
+class BeamHistory:
     """What each beam did, step by step: its actions, and the state and span of the node each of them made."""
 
     def __init__(self, request: Request) -> None:

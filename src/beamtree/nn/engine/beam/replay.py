@@ -58,7 +58,7 @@ def encode(request: Request) -> Chart:
     return replace(chart, store=store, scores=scores, nodes=plan.row[chart.nodes])
 
 
-class History(NamedTuple):
+class FinalBeams(NamedTuple):
     """What a search says of its final beams: the lineages, the candidates that stood on them, and their part in the
     scores. The last two are None where no gradient is wanted, or where duplicates are merged."""
 
@@ -67,18 +67,18 @@ class History(NamedTuple):
     coefficients: Float[Tensor, "B K C"] | None = None  # 0 there
 
 
-def look_back(trace: Trace, gradient: bool) -> History:
+def look_back(trace: Trace, gradient: bool) -> FinalBeams:
     """The shapes of everything here follow from those of the request alone."""
     pool, lineages = trace.pool, trace_back(trace)
     if not gradient or pool.request.duplicates == "merge":
-        return History(lineages)
+        return FinalBeams(lineages)
     with torch.no_grad():
         exists = trace.scores.isfinite()[..., None]  # (B, K, 1)
         standing = candidates(pool, lineages).where(exists, pool.absent)  # (B, K, C)
-        return History(lineages, standing, coefficients(pool, lineages).where(standing != pool.absent, 0))
+        return FinalBeams(lineages, standing, coefficients(pool, lineages).where(standing != pool.absent, 0))
 
 
-class Plan(NamedTuple):
+class ReplayPlan(NamedTuple):
     """The nodes to replay: as a forest, candidates that were not chosen have no parents. The logits are those of all
     rows of the store, or else those of `pairs`."""
 
@@ -92,7 +92,7 @@ class Plan(NamedTuple):
 
 
 @torch.no_grad()
-def make_plan(trace: Trace, history: History) -> Plan:
+def make_plan(trace: Trace, history: FinalBeams) -> ReplayPlan:
     pool = trace.pool
     ids, levels, row, scored = needed(trace, history)
     children = pool.children[ids]  # (R, 2)
@@ -113,7 +113,7 @@ def make_plan(trace: Trace, history: History) -> Plan:
         score_tensors = (place[history.candidates], history.coefficients.clone())
     spans = take(pool.spans, children).int() if pool.request.dropout else None
     forest = Forest(row[children], spans, levels)
-    return Plan(forest, pool.states[ids], trace.scores, score_gradient, score_tensors, row, pairs)
+    return ReplayPlan(forest, pool.states[ids], trace.scores, score_gradient, score_tensors, row, pairs)
 
 
 class Needed(NamedTuple):
@@ -125,7 +125,7 @@ class Needed(NamedTuple):
     scored: Int[Tensor, "Q"] | None  # the absent node and all candidates, where these have no rows of their own
 
 
-def needed(trace: Trace, history: History) -> Needed:
+def needed(trace: Trace, history: FinalBeams) -> Needed:
     pool = trace.pool
     B, N, _ = pool.request.leaves.shape
     size, leaves = len(pool.states), B * N
@@ -199,7 +199,7 @@ class Replay(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, functions: Functions, plan: Plan, leaves: Float[Tensor, "L S"], *weights: Tensor
+        ctx: Any, functions: Functions, plan: ReplayPlan, leaves: Float[Tensor, "L S"], *weights: Tensor
     ) -> tuple[Float[Tensor, "R S"], Float[Tensor, "B K"]]:
         store, forest = torch.cat((leaves, plan.states)), plan.forest
         ctx.functions, ctx.levels, ctx.autocast = functions, forest.levels, Autocast(leaves.device.type)
@@ -237,7 +237,7 @@ class Replay(torch.autograd.Function):
 
 
 def replay_by_autograd(
-    request: Request, plan: Plan, leaves: Float[Tensor, "L S"]
+    request: Request, plan: ReplayPlan, leaves: Float[Tensor, "L S"]
 ) -> tuple[Float[Tensor, "R S"], Float[Tensor, "B K"]]:
     """The same as `Replay`, with the modules called in forward."""
     store = compose(request.cell, request.dropout, plan.forest, leaves)

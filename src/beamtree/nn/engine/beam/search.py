@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from beamtree.nn.engine.duplicates import resolve, span_hash
-from beamtree.nn.engine.noise import Noise, choose
+from beamtree.nn.engine.noise import Noise
 from beamtree.nn.engine.pool import END, START, Pool, take
 from beamtree.nn.engine.request import Request
 
@@ -73,7 +73,7 @@ def run(pool: Pool) -> Trace:
     for number, active in enumerate(all_active):  # (B, 1)
         candidate_noise, beam_noise = noise.at(number)
         proposal = propose(pool, rows, scores, forests, candidate_noise)
-        order = choose(proposal.scores, K, None if beam_noise is None else beam_noise.flatten(1))  # (B, K)
+        order = request.choose(proposal.scores, K, None if beam_noise is None else beam_noise.flatten(1))  # (B, K)
         if request.duplicates == "merge":
             choices.append(Choice(rows, proposal.columns, proposal.forests, order))
         shift = shift_rows(pool, rows, proposal, order, active)
@@ -151,7 +151,7 @@ def propose(
     request = pool.request
     log_p = pool.logits.take(rows).log_softmax(-1)  # (B, K, W)
     J = min(request.beam_size, rows.shape[2] - 2)
-    columns = choose(log_p[..., 1:-1], J, noise) + 1  # (B, K, J)
+    columns = request.choose(log_p[..., 1:-1], J, noise) + 1  # (B, K, J)
     log_p = log_p.gather(2, columns)  # (B, K, J)
     new_scores, new_forests = (scores.unsqueeze(2) + log_p).flatten(1), None
     if request.duplicates != "keep":

@@ -30,7 +30,7 @@ class Workspace(Protocol):
 W = TypeVar("W", bound=Workspace)
 
 
-class Entry(NamedTuple):
+class IdleWorkspace(NamedTuple):
     """An idle workspace."""
 
     key: Hashable
@@ -43,10 +43,10 @@ class WorkspaceCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: list[Entry] = []  # the least recently used first
+        self._idle: list[IdleWorkspace] = []  # the least recently used first
         # The garbage collector may release a lease while this thread holds the lock. Appending to a deque needs none;
         # the next call moves its entries to the idle ones.
-        self._released: deque[Entry] = deque()
+        self._released: deque[IdleWorkspace] = deque()
 
     def acquire(self, key: Hashable, device: torch.device, make: Callable[[], W]) -> "Lease[W]":
         """An idle workspace with this key, or a new one. The key must name everything that its graphs depend on."""
@@ -56,7 +56,7 @@ class WorkspaceCache:
                 if self._idle[index].key == key:
                     return Lease(self, self._idle.pop(index))
         with torch.inference_mode(False), torch.no_grad():  # training may use what inference made
-            return Lease(self, Entry(key, device, make()))
+            return Lease(self, IdleWorkspace(key, device, make()))
 
     @contextmanager
     def borrow(self, key: Hashable, device: torch.device, make: Callable[[], W]) -> Iterator[W]:
@@ -67,7 +67,7 @@ class WorkspaceCache:
         finally:
             lease.release()
 
-    def release(self, entry: Entry) -> None:
+    def release(self, entry: IdleWorkspace) -> None:
         """Called by leases."""
         self._released.append(entry)
         if self._lock.acquire(blocking=False):  # else whoever holds it, or the next call, collects
@@ -111,7 +111,7 @@ class WorkspaceCache:
 class Lease(Generic[W]):
     """A workspace that belongs to one pass, until it is released or nothing refers to the lease any more."""
 
-    def __init__(self, cache: WorkspaceCache, entry: Entry) -> None:
+    def __init__(self, cache: WorkspaceCache, entry: IdleWorkspace) -> None:
         self._cache, self._entry = cache, entry
 
     @property

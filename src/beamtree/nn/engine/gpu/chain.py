@@ -20,7 +20,7 @@ from beamtree.nn.engine.gpu.precision import precision
 from beamtree.nn.engine.loops.chain import SEGMENT, SegmentGradients, backward_segment, forward_segment
 
 
-class CapturedSegments:
+class CapturedChain:
     """Captured segments of SEGMENT steps; shorter ones are filled up with steps whose results nobody reads."""
 
     def __init__(self, cell: GRCFunction, leaves: Float[Tensor, "N B D"]) -> None:
@@ -83,11 +83,11 @@ def fill(buffer: Float[Tensor, "M B D"], values: Float[Tensor, "T B D"]) -> None
 
 
 @contextmanager
-def captured_segments(cell: GRCFunction, leaves: Float[Tensor, "N B D"]) -> Iterator[CapturedSegments]:
+def captured_segments(cell: GRCFunction, leaves: Float[Tensor, "N B D"]) -> Iterator[CapturedChain]:
     """Those for chains of this size, with the cell's weights."""
     device = leaves.device
     key = ("chain", device, stream_of(device), leaves.shape[1:], cell.unbound, precision(device))
-    with CACHE.borrow(key, device, lambda: CapturedSegments(cell, leaves)) as segments:
+    with CACHE.borrow(key, device, lambda: CapturedChain(cell, leaves)) as segments:
         with torch.no_grad():
             segments.copy_weights(cell)
         yield segments

@@ -26,6 +26,8 @@ def why_not(request: Request) -> str | None:
         return "cell or scorer have layers that are not plain: hooks, a subclass or a wrapper"
     if request.cell.kernels() is None:
         return "the cell has no kernels"
+    if request.topk is not None:
+        return "its top-k operator is your own"
     if request.duplicates != "keep":
         return "it keeps duplicates"
     if request.leaves.shape[1] > MAX_LENGTH:

@@ -16,20 +16,20 @@ from torch import Tensor
 from beamtree.nn.engine.gpu.capture import Captured
 from beamtree.nn.engine.gpu.cells import ReplayedNodes, shared_chunk
 from beamtree.nn.engine.gpu.kernels import onesoft as soft_kernels
-from beamtree.nn.engine.gpu.onesoft_workspace import Block, SoftSize, SoftWorkspace
+from beamtree.nn.engine.gpu.onesoft_workspace import SoftSize, SoftWorkspace, StepBlock
 from beamtree.nn.engine.gpu.precision import lay_out, room_for
 
 AT_ONCE = 8192  # nodes of a chunk at most, unless a step has more: 8 KiB each at a width of 128
 
 
-class Part(NamedTuple):
+class GradientPart(NamedTuple):
     """Nodes of a chunk, from `low` to `high` − 1. The candidates of the leaves are level 1, those of step t are level
     t + 2."""
 
     low: int
     high: int
     highest: int
-    blocks: list[Block]  # the steps that composed them, the last first
+    blocks: list[StepBlock]  # the steps that composed them, the last first
 
     @property
     def sizes(self) -> list[int]:
@@ -51,7 +51,7 @@ class SoftGradient:
         self.parents, self.lefts, self.rights = (torch.zeros(size.B, size.K, size.M, **device) for _ in range(3))
         self.v_gradient = torch.zeros(size.B, size.K, memory.J, **device)
         self.totals = [torch.zeros_like(weight) for weight in memory.cell.weights]
-        self.parts = list(_parts(size))
+        self.parts = list(_gradient_parts(size))
         self.schedule = torch.tensor([part[:3] for part in self.parts], dtype=torch.int32, **device)
         begin = size.B * size.N
         self.ends = torch.tensor([begin, *(block.composed for block in size.blocks), size.blocks[0].elements], **device)
@@ -109,7 +109,7 @@ class SoftGradient:
                     self._through_choice(part.blocks[slot])
             here.add_weight_gradients(self.totals)
 
-    def _through_choice(self, block: Block) -> None:
+    def _through_choice(self, block: StepBlock) -> None:
         """From the soft beam's states and the scores after a step to the states, logits and scores before it."""
         memory, size, tables = self.memory, self.memory.size, self.memory.tables
         t, m, beams, W = block.t, block.m, size.B * size.K, size.M + 2
@@ -135,20 +135,20 @@ class SoftGradient:
         )  # fmt: skip
 
 
-def _parts(size: SoftSize) -> Iterator[Part]:
+def _gradient_parts(size: SoftSize) -> Iterator[GradientPart]:
     """As many steps as a chunk holds, the last first; then the candidates of the leaves."""
-    pending: list[Block] = []
+    pending: list[StepBlock] = []
     for block in reversed(size.blocks):
         if pending and sum(other.made for other in pending) + block.made > AT_ONCE:
-            yield _part(pending)
+            yield _gradient_part(pending)
             pending = []
         pending.append(block)
     if pending:
-        yield _part(pending)
+        yield _gradient_part(pending)
     begin, end = size.B * size.N, size.B * (size.N + size.M)
     for low in range(begin, end, AT_ONCE):
-        yield Part(low, min(low + AT_ONCE, end), 1, [])
+        yield GradientPart(low, min(low + AT_ONCE, end), 1, [])
 
 
-def _part(blocks: list[Block]) -> Part:
-    return Part(blocks[-1].composed, blocks[0].composed + blocks[0].made, blocks[0].t + 2, blocks)
+def _gradient_part(blocks: list[StepBlock]) -> GradientPart:
+    return GradientPart(blocks[-1].composed, blocks[0].composed + blocks[0].made, blocks[0].t + 2, blocks)

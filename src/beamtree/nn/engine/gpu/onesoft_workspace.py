@@ -30,7 +30,7 @@ from beamtree.nn.engine.request import Mix, Request
 from beamtree.nn.engine.scorers import ParentScorerFunction
 
 
-class Block(NamedTuple):
+class StepBlock(NamedTuple):
     """What a step makes, and where it lies in the pool."""
 
     t: int
@@ -68,13 +68,13 @@ class SoftSize:
         return self.cell.state_dim
 
     @cached_property
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[StepBlock]:
         counts = [self.B * (2 * (self.K - 1) + m - 1) for m in range(self.M, 1, -1)]
         composed = self.B * (self.N + self.M)
         elements = composed + sum(counts)
         found = []
         for t, count in enumerate(counts):
-            found.append(Block(t, self.M - t, composed, count, elements))
+            found.append(StepBlock(t, self.M - t, composed, count, elements))
             composed += count
             elements += self.B * (self.M - t)
         return found
@@ -85,7 +85,7 @@ class SoftSize:
         return last.elements + self.B * last.m
 
 
-class SoftTrace(NamedTuple):
+class FusedSoftTrace(NamedTuple):
     """A finished search. It lies in the workspace."""
 
     pool: Pool
@@ -147,7 +147,7 @@ class SoftWorkspace:
         tables = (*self.tables, self.rows, self.noise, self.inner, self.gates, self.weights, self.continuations)
         return sum(tensor.nbytes for tensor in tables)
 
-    def search(self, request: Request, noise: Noise) -> SoftTrace:
+    def search(self, request: Request, noise: Noise) -> FusedSoftTrace:
         """As `beamtree.nn.engine.onesoft.search.search`, of a request that was padded; the noise is that of the request
         before."""
         pool = Pool(request, self.size.nodes, self.tables)
@@ -166,7 +166,7 @@ class SoftWorkspace:
                 self.noise[step : step + len(drawn), ..., : drawn.shape[-1]].copy_(drawn)
         self.captured.run(self._launch)
         last = roots(pool, self.rows[-1].long())
-        return SoftTrace(pool, self.source, self.action, self.node, self.scores[-1].clone(), last)
+        return FusedSoftTrace(pool, self.source, self.action, self.node, self.scores[-1].clone(), last)
 
     def _launch(self) -> None:
         """Every kernel of a search."""

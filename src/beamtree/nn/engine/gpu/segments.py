@@ -72,7 +72,7 @@ class LoopResult(NamedTuple):
     carry: Carry  # after the last step, and those that fill up its segment
 
 
-class SegmentGradients(NamedTuple):
+class LoopGradients(NamedTuple):
     """The gradients of all that a segment was computed from."""
 
     carry: Carry  # before the first step, its floats
@@ -97,12 +97,12 @@ def run(
     should_stop: looks at the carry after a segment.
     """
     spec = LoopSpec(loop.unbound, draw, steps, redraw, should_stop, len(carry), len(carry) + len(inputs))
-    states, notes, *after = Run.apply(spec, *carry, *inputs, *loop.weights)
+    states, notes, *after = RunLoop.apply(spec, *carry, *inputs, *loop.weights)
     return LoopResult(states, notes, tuple(after))
 
 
 class LoopSpec(NamedTuple):
-    """What `Run` is given besides tensors, which are the carry, the inputs and the weights."""
+    """What `RunLoop` is given besides tensors, which are the carry, the inputs and the weights."""
 
     loop: Loop  # unbound
     draw: Draw
@@ -116,7 +116,7 @@ class LoopSpec(NamedTuple):
         return max(min(MAX_STEPS, MAX_BYTES // max(self.loop.step_bytes(carry), 1)), 1)
 
 
-class Run(torch.autograd.Function):
+class RunLoop(torch.autograd.Function):
     """(carry, inputs, weights) → states, notes, carry."""
 
     @staticmethod
@@ -200,7 +200,7 @@ class CapturedSegments:
         self.masks = tuple(None if mask is None else mask.new_zeros(T, *mask.shape[1:]) for mask in masks)
         self.made: tuple[Tensor, Tensor] | None = None  # states and their gradient, from the first backward on
         self.forward: Captured[Segment] = Captured(carry[0].device)
-        self.backward: Captured[SegmentGradients] = Captured(carry[0].device)
+        self.backward: Captured[LoopGradients] = Captured(carry[0].device)
 
     def copy_weights(self, weights: Sequence[Tensor]) -> None:
         torch._foreach_copy_(list(self.loop.weights), list(weights))
@@ -218,7 +218,7 @@ class CapturedSegments:
         states: Shaped[Tensor, "T *state"],
         gradient: Shaped[Tensor, "T *state"],
         d_carry: Sequence[Tensor],
-    ) -> SegmentGradients:
+    ) -> LoopGradients:
         """From the gradient of a segment's states, and of the carry after it, to that of all it was computed from; the
         result is overwritten by the next run."""
         if self.made is None:
@@ -229,7 +229,7 @@ class CapturedSegments:
         fill((*made, *self.d_carry), (states, gradient, *d_carry))
         return self.backward.run(lambda: self._pull_back(*made))
 
-    def _pull_back(self, states: Shaped[Tensor, "T *state"], gradient: Shaped[Tensor, "T *state"]) -> SegmentGradients:
+    def _pull_back(self, states: Shaped[Tensor, "T *state"], gradient: Shaped[Tensor, "T *state"]) -> LoopGradients:
         # Leaves of their own, and nothing but gradients is returned: PyTorch ties what a gradient arrives at to the
         # stream that it was first used on, so nothing of one launch may live on in the capture.
         carry, inputs = (
@@ -243,7 +243,7 @@ class CapturedSegments:
             (*floats(after), found), wanted, (*self.d_carry, gradient), allow_unused=True, materialize_grads=True
         )
         C, last = len(self.d_carry), len(self.d_carry) + len(inputs)
-        return SegmentGradients(down[:C], down[C:last], down[last:])
+        return LoopGradients(down[:C], down[C:last], down[last:])
 
 
 def floats(parts: Sequence[Tensor], like: Sequence[Tensor] | None = None) -> Carry:

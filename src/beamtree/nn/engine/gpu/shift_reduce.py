@@ -170,7 +170,6 @@ class ParserWorkspace:
         """As `beamtree.nn.engine.shift_reduce.search.search`; what was found lies in this workspace."""
         own, N, steps = self.request, request.leaves.shape[1], request.steps
         own.leaves[:, :N].copy_(request.leaves)
-        own.leaves[:, N:].zero_()
         own.lengths.copy_(request.lengths)
         torch._foreach_copy_([*own.weights, *self.decision], [*request.cell.weights, *request.decision.weights])
         if own.dropout and request.dropout:

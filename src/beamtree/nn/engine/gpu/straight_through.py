@@ -21,7 +21,7 @@ from beamtree.nn.engine.gpu.workspace import BeamWorkspace, Size, rounded
 from beamtree.nn.engine.noise import Noise
 from beamtree.nn.engine.pool import Pool
 from beamtree.nn.engine.request import Request
-from beamtree.nn.engine.straight_through.replay import Gradients, Kept, Nodes, Samples, Trace, finish
+from beamtree.nn.engine.straight_through.replay import Gradients, Kept, SampleNodes, Samples, SampleTrace, finish
 
 
 class KeptNoise(Noise):
@@ -63,7 +63,7 @@ def encode(request: Samples) -> Chart:
         with torch.no_grad():
             trace, kept = copy_out(memory, pool, noise)
 
-    def undo(nodes: Nodes, *given: Any) -> Gradients:
+    def undo(nodes: SampleNodes, *given: Any) -> Gradients:
         def make() -> SampleGradient:
             return SampleGradient(size, nodes.cell, nodes.dropout)
 
@@ -83,7 +83,7 @@ def _without_padding(chart: Chart, request: Request) -> Chart:
     return Chart(store, chart.scores, actions, (nodes - padding).clamp(min=0), spans)
 
 
-def copy_out(memory: SampleWorkspace, pool: Pool, noise: Noise) -> tuple[Trace, Kept]:
+def copy_out(memory: SampleWorkspace, pool: Pool, noise: Noise) -> tuple[SampleTrace, Kept]:
     """What a search found, put into this pool, and what `SampleGradient.undo` needs of it. Only the steps that were
     asked for have made nodes; behind these stands the absent one."""
     size, tables, choices = memory.size, memory.tables, pool.request.steps
@@ -95,7 +95,7 @@ def copy_out(memory: SampleWorkspace, pool: Pool, noise: Noise) -> tuple[Trace, 
     pool.children = pad(tables.children[:used], (0, 0, 0, 1), value=used).clamp_(max=used)
     actions, removed = memory.records.action, memory.records.removed
     merges = actions[:choices].movedim(0, 2).clone(), removed[:choices, ..., 1].movedim(0, 2).clamp(max=used)
-    trace = Trace(pool, *merges, memory.scores[0].clone(), memory.roots.clone())
+    trace = SampleTrace(pool, *merges, memory.scores[0].clone(), memory.roots.clone())
     if not isinstance(noise, KeptNoise):
         return trace, []
     drawn = torch.cat(noise.kept) if noise.kept else None

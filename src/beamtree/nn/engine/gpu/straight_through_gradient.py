@@ -23,7 +23,7 @@ from beamtree.nn.engine.gpu.capture import Captured
 from beamtree.nn.engine.gpu.kernels import straight_through as kernels
 from beamtree.nn.engine.gpu.workspace import Size
 from beamtree.nn.engine.pool import take
-from beamtree.nn.engine.straight_through.replay import Gradients, Nodes, Sides, by_step, still_going
+from beamtree.nn.engine.straight_through.replay import Gradients, SampleNodes, Sides, by_step, still_going
 
 AT_ONCE = 8192  # nodes that are composed again in one batch: 20 KiB each at a width of 128
 ELEMENTS = 8  # of a sequence, for one program: few, so that many processors share a long one
@@ -71,7 +71,7 @@ class SampleGradient:
 
     def undo(
         self,
-        nodes: Nodes,
+        nodes: SampleNodes,
         above: Float[Tensor, "B K M S"],
         score_gradient: Float[Tensor, "B K"] | None,
         actions: Int[Tensor, "T B K"],
@@ -118,7 +118,7 @@ class SampleGradient:
             gradient.index_add_(0, chosen, self.parents.flatten(0, 1))  # of finished samples, anything to a leaf
         return Gradients(self.sequence[0].view(B, K, M + 1, S), self.logit_gradient[:used], gradient)
 
-    def _take_weights(self, nodes: Nodes) -> None:
+    def _take_weights(self, nodes: SampleNodes) -> None:
         torch._foreach_copy_(list(self.cell.weights), list(nodes.cell.weights))
         if self.dropout and nodes.dropout:
             self.dropout.offsets.copy_(nodes.dropout.offsets)

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from beamtree.nn.cells import CellFunction
-from beamtree.nn.engine.beam.replay import History, look_back, mark
+from beamtree.nn.engine.beam.replay import FinalBeams, look_back, mark
 from beamtree.nn.engine.beam.search import Step, Trace, first_rows, roots
 from beamtree.nn.engine.chart import Chart
 from beamtree.nn.engine.gpu.capture import Captured, stream_of
@@ -93,7 +93,7 @@ class Survivors(NamedTuple):
 
     order: Int[Tensor, "P"]  # candidates that were not chosen, then chosen nodes by height; last those without gradient
     ends: Int[Tensor, "G"]  # where each group ends there: leaves (0), candidates, each height, and the rest
-    candidates: Int[Tensor, "B K C"]  # of each final beam, as in `beamtree.nn.engine.beam.replay.History`
+    candidates: Int[Tensor, "B K C"]  # of each final beam, as in `beamtree.nn.engine.beam.replay.FinalBeams`
     coefficients: Float[Tensor, "B K C"]
 
 
@@ -313,7 +313,7 @@ class BeamWorkspace:
                 own.copy_(field)
         return make_chart(self.pool, history.lineages.action, history.lineages.node, trace.scores, trace.roots)
 
-    def _survivors_of(self, trace: Trace, history: History) -> Survivors:
+    def _survivors_of(self, trace: Trace, history: FinalBeams) -> Survivors:
         """By a stable sort: leaves have the key 0, candidates that were not chosen 1, chosen nodes their height and 1,
         all others the highest. Candidates that were only scored have no state, and so no gradient of one."""
         assert history.candidates is not None

@@ -1,7 +1,7 @@
 """Shift-reduce parsing with a beam: a search without gradients, then a replay of what survived it."""
 
 from beamtree.nn.engine.chart import Chart
-from beamtree.nn.engine.dispatch import Engine, why_not_triton
+from beamtree.nn.engine.dispatch import Engine, why_not_triton, why_not_twice
 from beamtree.nn.engine.shift_reduce import reference, replay
 from beamtree.nn.engine.shift_reduce.request import Decision, ParserRequest
 
@@ -25,6 +25,6 @@ def _on_gpu(request: ParserRequest) -> Chart:
 # Fastest first.
 SHIFT_REDUCE: tuple[Engine[ParserRequest], ...] = (
     Engine("triton", _on_gpu, _why_not_gpu),
-    Engine("torch", replay.encode),
+    Engine("torch", replay.encode, why_not_twice),
     Engine("reference", reference.encode),
 )

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from beamtree.nn.engine.beam.replay import by_height, mark
@@ -24,13 +24,13 @@ from beamtree.nn.engine.shift_reduce.search import ParserTrace, search
 
 def encode(request: ParserRequest) -> Chart:
     """Search, and replay where a gradient is wanted."""
-    return replay(request, search(request))
+    return replay(request, search(request), compose_survivors)
 
 
-def replay(request: ParserRequest, trace: ParserTrace, compose: "ComposeSurvivors | None" = None) -> Chart:
+def replay(request: ParserRequest, trace: ParserTrace, composer: "Composer") -> Chart:
     """The chart of a search. It shares no memory with the trace, whose pool may be padded further than the request.
 
-    compose: composes the surviving nodes with gradients; by default as a `Forest`.
+    composer: makes the store of the leaves and the surviving nodes, with gradients.
     """
     leaves, gradient = request.leaves.flatten(0, 1), request.wants_gradient()
     with torch.no_grad():
@@ -41,7 +41,7 @@ def replay(request: ParserRequest, trace: ParserTrace, compose: "ComposeSurvivor
             rows = torch.arange(len(leaves), len(store), device=store.device).view_as(merges.nodes)
             return Chart(store, trace.scores.clone(), merges.actions, rows, merges.spans)
         survivors = survivors_of(request, trace, merges.nodes)
-    store = (compose or compose_survivors)(request, survivors)
+    store = composer(request, survivors)
     scores = score(request, trace, slots, store, survivors.row)
     return Chart(store, scores, merges.actions, survivors.row[merges.nodes], merges.spans)
 
@@ -73,7 +73,7 @@ class SurvivingNodes(NamedTuple):
     row: Int[Tensor, "P"]  # of the store, for each node of the pool; 0 for those that did not survive
 
 
-ComposeSurvivors = Callable[[ParserRequest, SurvivingNodes], Tensor]  # to the store
+Composer = Callable[[ParserRequest, SurvivingNodes], Tensor]
 
 
 def survivors_of(request: ParserRequest, trace: ParserTrace, nodes: Int[Tensor, "B K M"]) -> SurvivingNodes:
@@ -108,19 +108,11 @@ def score(
     row: Int[Tensor, "P"],
 ) -> Float[Tensor, "B K"]:
     """The scores of the final beams, all decisions at once; a gradient reaches both the states and the decision."""
-    steps, exists = trace.steps, trace.scores.isfinite()
-    counted = decisions_of(trace, slots, exists)  # (T, B, K)
+    steps = trace.steps
+    counted = torch.zeros_like(steps.free).scatter_(2, slots, True) & steps.free  # (T, B, K): have led to a final beam
     action = steps.action[counted].unsqueeze(1)  # (n, 1)
     possible = torch.ones(len(action), 2, dtype=torch.bool, device=action.device)
     log_p = request.decision(take(store, row[steps.seen[counted]]), possible).gather(1, action).squeeze(1)  # (n,)
     all_steps = torch.zeros(counted.shape, dtype=trace.scores.dtype, device=log_p.device)
     all_steps = all_steps.masked_scatter(counted, log_p.to(all_steps.dtype))
-    return along(slots, all_steps).sum(2).where(exists, -torch.inf)
-
-
-def decisions_of(trace: ParserTrace, slots: Int[Tensor, "T B K"], exists: Bool[Tensor, "B K"]) -> Bool[Tensor, "T B K"]:
-    """Which free decisions have led to a final beam."""
-    K = slots.shape[2]
-    marks = torch.zeros(*slots.shape[:2], K + 1, dtype=torch.bool, device=slots.device)
-    marks.scatter_(2, slots.where(exists, K), True)  # K: no such beam
-    return marks[..., :K] & trace.steps.free
+    return along(slots, all_steps).sum(2).where(trace.scores.isfinite(), -torch.inf)

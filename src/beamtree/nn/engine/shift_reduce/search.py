@@ -4,9 +4,9 @@ A beam is integers: the top of its stack, how many words have left the queue, an
 entries, each a node and the entry below it, which beams with a common past share, so that nothing is copied at a step.
 Every node is composed once and kept in a pool, which holds
 
-    B·N leaves | for each step, the parents of the beams that reduce (up to B·K) | the absent node
+    B·N leaves | for each step, a parent for each beam (B·K), whether it reduces or not | the absent node
 
-Every step has the same shapes and, on a GPU, never waits for a result on the host.
+Every step has the same shapes and never waits for a result on the host.
 """
 
 from typing import NamedTuple
@@ -105,7 +105,7 @@ def run(request: ParserRequest, pool: Pool) -> ParserTrace:
         kept = torch.cat((ids, impossible), dim=2).flatten(0, 1)
         kept = take(kept, source + offsets)  # (B, K, 9)
         _, _, word, top, third, words, depth, _, _ = kept.unbind(2)
-        parent = compose(pool, kept[..., :2], moving > shifts)  # (B, K)
+        parent = pool.compose(kept[..., :2], moving & ~shifts)  # (B, K); the absent node where a beam does not reduce
         pushed = entries.push(word.where(shifts, parent), top.where(shifts, third))
         top, words = pushed.where(moving, top), words + (shifts & moving)
         steps.append((source, kept, shifts, parent))
@@ -115,12 +115,3 @@ def run(request: ParserRequest, pool: Pool) -> ParserTrace:
     )
     free = (kept[..., 7:] == 0).all(3)
     return ParserTrace(pool, ParserStep(source, kept[..., :3], free, shifts.long(), parent, kept[..., 6] - 2), scores)
-
-
-def compose(pool: Pool, children: Int[Tensor, "B K 2"], reduces: Bool[Tensor, "B K"]) -> Int[Tensor, "B K"]:
-    """The parents of these pairs; the absent node where a beam does not reduce."""
-    if reduces.is_cuda:  # it would have to wait to know how many there are
-        return pool.compose(children, reduces)
-    pairs = children[reduces]  # (n, 2)
-    parents = pool.compose(pairs, torch.ones_like(pairs[:, 0], dtype=torch.bool))
-    return torch.full_like(children[..., 0], pool.absent).masked_scatter_(reduces, parents)

@@ -24,7 +24,7 @@ from beamtree.nn.topk.transport import Scaling, TransportTopK, soft_topk
 
 
 @dataclass(frozen=True)
-class Transport:
+class TransportOptions:
     """The options of `soft_topk`."""
 
     epsilon: float
@@ -39,7 +39,7 @@ class Transport:
 class SoftRequest(Request):
     """A request whose second operator is SOFT top-k."""
 
-    operator: Transport = Transport(0.1, 200, "sample")
+    operator: TransportOptions = TransportOptions(0.1, 200, "sample")
 
 
 class StepInputs(NamedTuple):
@@ -60,7 +60,7 @@ class SoftLoop(Composite):
     scorer: ScorerFunction
     beam_size: int
     mix: Mix | None
-    operator: Transport
+    operator: TransportOptions
     dropout: tuple[float, int] | None  # rate, and width of the masks
 
     def segment(

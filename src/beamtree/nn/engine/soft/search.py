@@ -30,7 +30,7 @@ from beamtree.nn.cells import CellFunction
 from beamtree.nn.engine.beam.reference import compose, log_probabilities, shorten
 from beamtree.nn.engine.chart import Chart
 from beamtree.nn.engine.lineage import along, slots_after
-from beamtree.nn.engine.noise import Noise, choose
+from beamtree.nn.engine.noise import Noise
 from beamtree.nn.engine.request import Mix, Request
 from beamtree.nn.engine.scorers import ScorerFunction
 from beamtree.nn.function import watched
@@ -120,7 +120,7 @@ def advance(
 
     # First operator: J choices for each beam.
     J = min(K, n - 1)
-    choices = choose(log_p, J, None if noise is None else noise[:, :live])  # (B, live, J)
+    choices = request.choose(log_p, J, None if noise is None else noise[:, :live])  # (B, live, J)
     new_scores = (scores[:, :live].unsqueeze(2) + log_p.gather(2, choices)).flatten(1)  # (B, live·J)
 
     # Second operator: K mixtures of all continuations.

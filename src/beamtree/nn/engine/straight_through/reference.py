@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from beamtree.nn.engine.beam.reference import History, compose, log_probabilities, shorten
+from beamtree.nn.engine.beam.reference import BeamHistory, compose, log_probabilities, shorten
 from beamtree.nn.engine.chart import Chart
 from beamtree.nn.engine.noise import Noise
 from beamtree.nn.engine.request import Request
@@ -29,7 +29,7 @@ def encode(request: Request) -> Chart:
     bounds = torch.arange(N + 1, device=H.device).expand(B, K, N + 1)  # element i covers bounds[i] to bounds[i+1]
     scores = torch.zeros(B, K, dtype=request.score_dtype, device=H.device)
     own = torch.arange(K, device=H.device).expand(B, K)
-    history, noise, all_active = History(request), Noise(request), request.active
+    history, noise, all_active = BeamHistory(request), Noise(request), request.active
 
     for step in range(request.steps):
         parents = compose(request, H, bounds)  # (B, K, n−1, S)

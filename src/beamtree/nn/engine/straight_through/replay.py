@@ -54,7 +54,7 @@ class Draw(NamedTuple):
     y: Float[Tensor, "B K m"]  # their probabilities under the noise
 
 
-class Trace(NamedTuple):
+class SampleTrace(NamedTuple):
     """A finished search."""
 
     pool: Pool
@@ -92,7 +92,7 @@ def encode(request: Samples) -> Chart:
     return finish(trace, undo, keep(trace, draws) if request.wants_gradient() else [])
 
 
-def finish(trace: Trace, undo: UndoSteps, kept: Kept) -> Chart:
+def finish(trace: SampleTrace, undo: UndoSteps, kept: Kept) -> Chart:
     """The chart of a search; its gradient is found by `undo`, from what is kept for it besides the pool."""
     request = trace.pool.request
     chart = make_chart(trace.pool, trace.actions, trace.nodes, trace.scores, trace.roots)
@@ -106,7 +106,7 @@ def finish(trace: Trace, undo: UndoSteps, kept: Kept) -> Chart:
 
 
 @torch.inference_mode()
-def search(pool: Pool) -> tuple[Trace, list[Draw]]:
+def search(pool: Pool) -> tuple[SampleTrace, list[Draw]]:
     """Draw every sample's merges; see `beamtree.nn.engine.beam.search.run`."""
     request = pool.request
     rows = first_rows(pool)  # (B, K, m+2)
@@ -139,10 +139,10 @@ def search(pool: Pool) -> tuple[Trace, list[Draw]]:
         last = rows[..., 1:-1]  # (B, K, 1)
         draws.append(Draw(last, torch.ones_like(last, dtype=scores.dtype)))
     merges = [stack(values, rows[..., 0]).movedim(0, 2) for values in (actions, nodes)]  # (B, K, T)
-    return Trace(pool, merges[0], merges[1], scores, roots(pool, rows)), draws
+    return SampleTrace(pool, merges[0], merges[1], scores, roots(pool, rows)), draws
 
 
-def keep(trace: Trace, draws: list[Draw]) -> Kept:
+def keep(trace: SampleTrace, draws: list[Draw]) -> Kept:
     """What `undo` needs. Every sample's last merge is taken for one of the last step, in which the longest has its
     own."""
     M = trace.pool.request.candidates
@@ -197,7 +197,7 @@ class StraightThrough(torch.autograd.Function):
             store_gradient = states.new_zeros(leaves + B * K * M, S)
         above = store_gradient[leaves:].view(B, K, M, S)
         weight_gradients = [torch.zeros_like(weight) for weight in functions.cell.weights]
-        nodes = Nodes(functions, states, logits, children, spans, lengths, leaves)
+        nodes = SampleNodes(functions, states, logits, children, spans, lengths, leaves)
 
         # In inference mode, as the search; whatever is returned is made outside of it.
         with torch.inference_mode(), ctx.autocast.again():
@@ -216,7 +216,7 @@ class StraightThrough(torch.autograd.Function):
 
 
 def undo(
-    nodes: "Nodes",
+    nodes: "SampleNodes",
     above: Float[Tensor, "B K M S"],
     score_gradient: Float[Tensor, "B K"] | None,
     actions: Int[Tensor, "B K M"],
@@ -267,7 +267,7 @@ def undo(
     return Gradients(G[:, :, : M + 1], logit_gradient, gradient)
 
 
-class Nodes:
+class SampleNodes:
     """The nodes of the pool, to be composed again: first the leaves, then the candidates, then the absent node."""
 
     def __init__(

@@ -19,17 +19,6 @@ from beamtree.nn.engine.gpu.kernels.common import NOTHING, _gelu, _grow, _key, _
 REDUCE, SHIFT = tl.constexpr(0), tl.constexpr(1)  # as in `beamtree.nn.engine.shift_reduce.request`
 
 
-@triton.jit
-def _depth(words, step):
-    """Of a stack: as many as words have left the queue, less one for each reduce so far."""
-    return 2 * words - 2 - step
-
-
-@triton.jit
-def _log_sigmoid(x):
-    return tl.minimum(x, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(x)))
-
-
 @triton.jit(do_not_specialize=["slot", "half", "BEAMS", "N"])
 def decide(
     states, entries, top, words, scores, lengths, weight, bias, score_weight, parts, base,
@@ -41,7 +30,7 @@ def decide(
     inside, column_inside = beam < BEAMS, column < D
     own = half * BEAMS + beam
     word = tl.load(words + own, mask=inside, other=0)
-    free = inside & (_depth(word, tl.load(base) + slot) > 1)
+    free = inside & (2 * word - 2 - tl.load(base) - slot > 1)  # at least two on the stack
     free = free & (word < tl.load(lengths + beam // K, mask=inside, other=0))
     free = free & (tl.load(scores + own, mask=inside, other=NOTHING) > NOTHING)
     entry = tl.load(top + own, mask=free, other=0).to(tl.int64)
@@ -77,12 +66,15 @@ def advance_stack(
     exists = continuation < 2 * K
     of_beam = sample * K + continuation // 2
     word = tl.load(words + half * BEAMS + of_beam, mask=exists, other=0)
-    can_reduce, can_shift = _depth(word, step) > 1, word < length
+    # The depth of a stack: as many as words have left the queue, less one for each reduce so far.
+    can_reduce, can_shift = 2 * word - 2 - step > 1, word < length
     shift = continuation % 2 == SHIFT
     logit = tl.zeros((CONTINUATIONS,), dtype=tl.float32) + tl.load(score_bias)
     for part in tl.static_range(PARTS):
         logit += tl.load(parts + of_beam * PARTS + part, mask=exists, other=0.0)
-    log_p = tl.where(can_reduce & can_shift, _log_sigmoid(tl.where(shift, -logit, logit)), 0.0)
+    logit = tl.where(shift, -logit, logit)
+    log_p = tl.minimum(logit, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(logit)))  # log σ
+    log_p = tl.where(can_reduce & can_shift, log_p, 0.0)
     possible = tl.where(shift, can_shift, can_reduce)
     ranked = tl.load(scores + half * BEAMS + of_beam, mask=exists, other=NOTHING) + log_p
     ranked = tl.where(possible & (ranked == ranked), ranked, NOTHING)  # a search that has diverged ends
@@ -106,7 +98,7 @@ def advance_stack(
     s1, second = tl.load(entries + entry * 2), tl.load(entries + entry * 2 + 1)
     s2, third = tl.load(entries + second * 2), tl.load(entries + second * 2 + 1)
     q = sample.to(tl.int64) * N + tl.minimum(done, N - 1)
-    depth = _depth(done, step)
+    depth = 2 * done - 2 - step
     record = (step * BEAMS + beam).to(tl.int64)
     new, new_entry = first + record, first_entry + record
     tl.store(entries + new_entry * 2, tl.where(shifts, q, new))
