@@ -55,7 +55,7 @@ OPTIONS = {
     "bt-lstm": [*BEAMS, "cell", "topk"],
     "bt-grc-onesoft": [*BEAMS, "cell", "mix", "topk"],
     "bt-grc-soft": ["beam_size", "dropout", "stochastic", "epsilon", "iterations", "scaling", "mix", "engine"],
-    "ebt-grc": ["beam_size", "dropout", "stochastic", "slice", "engine", "duplicates"],
+    "ebt-grc": ["beam_size", "dropout", "stochastic", "slice", "engine", "duplicates", "cell", "topk"],
 }
 
 

@@ -205,3 +205,16 @@ def test_without_weights_functions_are_keys() -> None:
         assert hash(one.function().unbound) == hash(other.function().unbound)
         found[one.function().unbound] = name
     assert list(found.values()) == list(kinds)
+
+
+def test_layers_of_other_widths_or_kinds_are_not_plain():
+    """Kernels know the widths of a GRC; a cell with others is called as a module."""
+    cell = GRC(4)
+    cell.expand, cell.gates = nn.Linear(8, 32), nn.Linear(32, 16)
+    assert cell.function() is None
+    cell = GRC(4)
+    cell.norm = nn.Linear(4, 4)
+    assert cell.function() is None
+    lstm = TreeLSTM(4)
+    lstm.gates = nn.Linear(8, 24)
+    assert lstm.function() is None

@@ -1,5 +1,6 @@
 """Which engine runs a request."""
 
+import pickle
 from dataclasses import dataclass
 
 import pytest
@@ -36,10 +37,11 @@ def test_a_refusal_has_its_reason():
         select(ENGINES, Asked(torch.zeros(1)), "torch")
     assert info.value.reason == "it refuses everything"
     assert isinstance(info.value, ValueError)
+    assert pickle.loads(pickle.dumps(info.value)).reason == info.value.reason
 
 
 def test_an_engine_that_an_algorithm_does_not_have_is_refused():
-    with pytest.raises(EngineError, match="it has the engines triton, torch"):
+    with pytest.raises(EngineError, match="the engines here are triton, torch"):
         select(ENGINES[:2], Asked(torch.zeros(1)), "reference")
 
 

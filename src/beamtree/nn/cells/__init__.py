@@ -24,11 +24,25 @@ __all__ = [
 CELLS: dict[str, type[Cell]] = {"grc": GRC, "lstm": TreeLSTM}
 
 
-def make_cell(cell: str | nn.Module, dim: int, dropout: float) -> Cell:
-    """A new cell by its name, or a user's own: a `Cell`, or any module that maps two states to one."""
+def make_cell(cell: str | nn.Module, dim: int, dropout: float, state_dim: int | None = None) -> Cell:
+    """A new cell by its name, or a user's own: a `Cell`, or any module that maps two states to one.
+
+    state_dim: the width of states that the encoder needs; None: any.
+    """
+    made = _make_cell(cell, dim, dropout)
+    if state_dim is not None and made.state_dim != state_dim:
+        raise ValueError(
+            f"the cell's states are {made.state_dim} wide: this encoder needs {state_dim}, the width of inputs"
+        )
+    return made
+
+
+def _make_cell(cell: str | nn.Module, dim: int, dropout: float) -> Cell:
     if isinstance(cell, Cell):
         if cell.dim != dim:
             raise ValueError(f"the cell has dim {cell.dim} and the encoder {dim}: they must be equal")
+        if dropout:
+            raise ValueError(f"dropout is {dropout} with a cell of your own: give the rate to the cell instead")
         return cell
     if isinstance(cell, nn.Module):
         if dropout:

@@ -36,6 +36,10 @@ def gelu(x: Float[Tensor, "*nodes width"]) -> Float[Tensor, "*nodes width"]:
     return F.gelu(x)
 
 
+def apply_mask(activation: Tensor, mask: Tensor | None) -> Tensor:
+    return activation if mask is None else activation * mask
+
+
 class Cell(nn.Module):
     """Base class of the cells. A subclass sets the widths and defines `forward` and `leaf`."""
 
@@ -176,13 +180,17 @@ def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
     return kind in kinds and not any(hooks) and "forward" not in vars(module)
 
 
-def plain_tensors(cell: nn.Module, layers: dict[nn.Module, tuple[str, ...]]) -> tuple[Tensor, ...] | None:
+def plain_tensors(
+    cell: nn.Module, layers: dict[nn.Module, tuple[str, ...]], shapes: Sequence[tuple[int, ...]] | None = None
+) -> tuple[Tensor, ...] | None:
     """The named tensors of these layers of a cell, which are `nn.Linear` or `nn.LayerNorm`; None if one of them is not
-    plain, or one of the tensors missing."""
+    plain, one of the tensors missing, or of another shape than these."""
     found: list[Any] = []
     for layer, names in layers.items():
         if not is_plain(layer, nn.Linear, nn.LayerNorm):
             return None
         found += (getattr(layer, name) for name in names)
     # Subclasses of Tensor may compute anything; a parametrization may yield something else altogether.
-    return tuple(found) if all(type(tensor) in (Tensor, nn.Parameter) for tensor in found) else None
+    if not all(type(tensor) in (Tensor, nn.Parameter) for tensor in found):
+        return None
+    return tuple(found) if shapes is None or [tuple(tensor.shape) for tensor in found] == list(shapes) else None

@@ -70,7 +70,7 @@ class BSRP(Encoder):
         check_rate("dropout", dropout)
         check_engine(engine)
         self.beam_size, self.engine = beam_size, engine
-        self.cell = make_cell(cell, dim, dropout)
+        self.cell = make_cell(cell, dim, dropout, state_dim=dim)
         self.leaf = self.cell.leaf()
         self.features = nn.Linear(3 * dim, dim)
         self.scorer = nn.Linear(dim, 1)

@@ -89,7 +89,7 @@ class CRvNN(Encoder):
         check_engine(engine)
         self.halt, self.threshold, self.recompute, self.floor = halt, threshold, recompute, floor
         self.engine = engine
-        self.cell = make_cell(cell, dim, dropout)
+        self.cell = make_cell(cell, dim, dropout, state_dim=dim)
         self.leaf = self.cell.leaf()
         self.start, self.end = nn.Parameter(torch.randn(dim)), nn.Parameter(torch.randn(dim))
         self.window = nn.Linear(5 * dim, dim)

@@ -62,7 +62,7 @@ class CYK(Encoder):
         check_choice("masks", masks, ("exact", "official"))
         check_engine(engine, ("reference", "torch"))
         self.masks, self.engine = masks, engine
-        self.cell = make_cell(cell, dim, dropout)
+        self.cell = make_cell(cell, dim, dropout, state_dim=dim)
         self.leaf = self.cell.leaf()
         self.scorer = nn.Linear(dim, 1)
 

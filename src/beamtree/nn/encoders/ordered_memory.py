@@ -90,7 +90,8 @@ class OrderedMemory(Encoder):
     ) -> Encoding:
         leaves = in_full(self.cell.norm(self.leaf(x.transpose(0, 1))))  # (N, B, D)
         queries = in_full(self.query(self._drop(leaves, generator)))  # (N, B, D)
-        dropouts = Dropouts(self.memory_dropout, self.memory_dropout, self.cell.dropout) if self.training else None
+        rates = Dropouts(self.memory_dropout, self.memory_dropout, self.cell.dropout)
+        dropouts = rates if self.training and any(rates) else None
         loop = MemoryLoop(
             normed_linear_of(self.key), linear_of(self.scorer), function_of(self.cell), self.slots, dropouts
         )

@@ -27,7 +27,11 @@ class EngineError(ValueError):
 
     def __init__(self, engine: str, reason: str, instead: str = AUTO) -> None:
         super().__init__(f"engine {engine!r} cannot do this: {reason}; engine {instead!r} can")
-        self.engine, self.reason = engine, reason
+        self.engine, self.reason, self.instead = engine, reason, instead
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """With all arguments, which an exception by default forgets when it is pickled."""
+        return type(self), (self.engine, self.reason, self.instead)
 
 
 @runtime_checkable
@@ -70,7 +74,7 @@ def select(engines: Sequence[Engine[R]], request: R, name: str = AUTO) -> Engine
             if reason := engine.why_not(request):
                 raise EngineError(name, reason)
             return engine
-    raise EngineError(name, f"it has the engines {', '.join(engine.name for engine in engines)}")
+    raise EngineError(name, f"the engines here are {', '.join(engine.name for engine in engines)}")
 
 
 def on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:

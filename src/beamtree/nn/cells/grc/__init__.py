@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from beamtree.nn.cells.adjoint import Adjoint, Gradients
-from beamtree.nn.cells.base import Cell, CellFunction, gelu, is_plain, plain_tensors
+from beamtree.nn.cells.base import Cell, CellFunction, apply_mask, gelu, is_plain, plain_tensors
 
 if TYPE_CHECKING:
     from beamtree.nn.engine.gpu.cells import CellKernels
@@ -50,8 +50,10 @@ class GRC(Cell):
         return compose(left, right, self.expand, self.gates, self.norm, partial(self.drop, mask=mask))
 
     def function(self) -> "GRCFunction | None":
-        both = ("weight", "bias")
-        weights = plain_tensors(self, {self.expand: both, self.gates: both, self.norm: both})
+        both, D = ("weight", "bias"), self.dim
+        layers: dict[nn.Module, tuple[str, ...]] = {self.expand: both, self.gates: both, self.norm: both}
+        shapes = ((4 * D, 2 * D), (4 * D,), (4 * D, 4 * D), (4 * D,), (D,), (D,))
+        weights = plain_tensors(self, layers, shapes) if isinstance(self.norm, nn.LayerNorm) else None
         if weights is None or not is_plain(self, GRC):
             return None
         return GRCFunction(self.dim, weights, self.norm.eps)
@@ -88,20 +90,10 @@ class GRCFunction(CellFunction):
         mask: Float[Tensor, "*nodes mask"] | None = None,
     ) -> Float[Tensor, "*nodes D"]:
         W1, b1, W2, b2, norm_weight, norm_bias = self.weights
-
-        def expand(x: Tensor) -> Tensor:
-            return F.linear(x, W1, b1)
-
-        def gates(x: Tensor) -> Tensor:
-            return F.linear(x, W2, b2)
-
-        def norm(x: Tensor) -> Tensor:
-            return F.layer_norm(x, (self.dim,), norm_weight, norm_bias, self.eps)
-
-        def drop(x: Tensor) -> Tensor:
-            return x if mask is None else x * mask
-
-        return compose(left, right, expand, gates, norm, drop)
+        # Not nested functions, which run-time checks of types would decorate anew at each call.
+        expand, gates = partial(F.linear, weight=W1, bias=b1), partial(F.linear, weight=W2, bias=b2)
+        norm = partial(F.layer_norm, normalized_shape=(self.dim,), weight=norm_weight, bias=norm_bias, eps=self.eps)
+        return compose(left, right, expand, gates, norm, partial(apply_mask, mask=mask))
 
     def adjoint(self, children: Float[Tensor, "rows 2 D"], mask: Float[Tensor, "rows width"] | None) -> "GRCAdjoint":
         return GRCAdjoint(self, children, mask)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from beamtree.nn.cells.adjoint import Adjoint, Gradients
-from beamtree.nn.cells.base import Cell, CellFunction, is_plain, plain_tensors
+from beamtree.nn.cells.base import Cell, CellFunction, apply_mask, is_plain, plain_tensors
 
 if TYPE_CHECKING:
     from beamtree.nn.engine.gpu.cells import CellKernels
@@ -46,7 +46,8 @@ class TreeLSTM(Cell):
         return compose(left, right, self.gates, partial(self.drop, mask=mask))
 
     def function(self) -> "TreeLSTMFunction | None":
-        weights = plain_tensors(self, {self.gates: ("weight", "bias")})
+        shapes = ((5 * self.dim, 2 * self.dim), (5 * self.dim,))
+        weights = plain_tensors(self, {self.gates: ("weight", "bias")}, shapes)
         return None if weights is None or not is_plain(self, TreeLSTM) else TreeLSTMFunction(self.dim, weights)
 
 
@@ -80,13 +81,10 @@ class TreeLSTMFunction(CellFunction):
         right: Float[Tensor, "*nodes state"],
         mask: Float[Tensor, "*nodes mask"] | None = None,
     ) -> Float[Tensor, "*nodes state"]:
-        def gates(x: Tensor) -> Tensor:
-            return F.linear(x, *self.weights)
-
-        def drop(x: Tensor) -> Tensor:
-            return x if mask is None else x * mask
-
-        return compose(left, right, gates, drop)
+        weight, bias = self.weights
+        # Not nested functions, which run-time checks of types would decorate anew at each call.
+        gates = partial(F.linear, weight=weight, bias=bias)
+        return compose(left, right, gates, partial(apply_mask, mask=mask))
 
     def adjoint(
         self, children: Float[Tensor, "rows 2 S"], mask: Float[Tensor, "rows width"] | None
