@@ -64,6 +64,12 @@ RUNS = [
     *(Run("listops", "bt-lstm", seed) for seed in range(3)),
     *(Run("listops", "gumbel-tree-grc", seed) for seed in range(3)),
     *(Run("listops", "bt-grc", seed, BEAM_2, "beam2") for seed in range(3)),
+    *(Run("listops", "gold-tree-grc", seed) for seed in range(3)),
+    *(Run("listops", "ebt-grc", seed) for seed in range(3)),
+    *(Run("listops", "balanced-tree-grc", seed) for seed in range(3)),
+    *(Run("listops", "random-tree-grc", seed) for seed in range(3)),
+    *(Run("listops", "bsrp-grc", seed) for seed in range(3)),
+    *(Run("listops", "mc-gumbel-tree-grc", seed) for seed in range(3)),
 ]
 
 
@@ -156,11 +162,13 @@ def main() -> int:
     parser.add_argument("--deadline", type=float, default=float("inf"), help="seconds until all runs are stopped")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder of the runs (default: %(default)s)")
     parser.add_argument("--recipe", help="use this recipe for all runs")
+    parser.add_argument("--encoders", nargs="+", metavar="NAME", help="only the runs of these encoders")
     parser.add_argument("--commit", default="", help="commit of the code, to be noted in environment.json")
     parser.add_argument("--collect", type=Path, help="copy the small files of finished runs to this folder")
     parser.add_argument("--pack", type=Path, help="write the runs to tar archives in this folder")
     options = parser.parse_args()
-    runs = [replace(run, recipe=options.recipe or run.recipe) for run in RUNS]
+    chosen = [run for run in RUNS if options.encoders is None or run.encoder in options.encoders]
+    runs = [replace(run, recipe=options.recipe or run.recipe) for run in chosen]
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return 0 if train(runs, options.out, options.slots, options.deadline, options.commit) else 1
