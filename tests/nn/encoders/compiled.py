@@ -13,6 +13,8 @@ from idioms import DIM, NAMES, assert_same, encode, inputs, make, run
 SHAPES = [(2, 3), (3, 4), (1, 5), (2, 6), (3, 2), (2, 5), (1, 2), (3, 3), (1, 6), (2, 4)]  # (B, N)
 # At most, for any frame: the first shape, all shapes, a batch of one; and lists of trees, whose length is a constant.
 COMPILATIONS = 4
+# Of the operator, also: inputs with one merge, in a batch of one and of more.
+COMPILATIONS_WITH_MERGES = 5
 BACKENDS = ("eager", "aot_eager")
 
 
@@ -58,6 +60,33 @@ def check_inference(name, module):
             torch.testing.assert_close(encode(name, other, *batch), state, atol=1e-10, rtol=1e-10)
 
 
+@torch._dynamo.config.patch(recompile_limit=COMPILATIONS_WITH_MERGES)
+@torch.no_grad()
+def check_operator(name, encoder):
+    """Without a generator inference is one graph, in which the encoder is an operator with a seed."""
+    torch._dynamo.reset()
+    other = torch.compile(encoder, backend="aot_eager", fullgraph=True)
+    for x, lengths in batches():
+        torch.manual_seed(0)
+        state = encoder(x, lengths, torch.Generator().manual_seed(int(torch.randint(2**62, ())))).state
+        torch.manual_seed(0)
+        torch.testing.assert_close(other(x, lengths).state, state, atol=1e-10, rtol=1e-10)
+
+
+@torch.no_grad()
+def check_changes():
+    """Of options after compilation; and an encoder that is no operator, which breaks the graph."""
+    torch._dynamo.reset()
+    encoder, (x, lengths) = make("bt-grc").eval(), inputs()
+    other = torch.compile(encoder, backend="eager")
+    assert other(x, lengths).beams.log_probs.shape == (len(x), 2)
+    encoder.beam_size = 3
+    assert other(x, lengths).beams.log_probs.shape == (len(x), 3)
+    torch._dynamo.reset()
+    encoder.leaf[0].register_forward_hook(lambda module, given, output: -output)
+    torch.testing.assert_close(torch.compile(encoder, backend="eager")(x, lengths).state, encoder(x, lengths).state)
+
+
 if __name__ == "__main__":
     torch._dynamo.config.recompile_limit = COMPILATIONS
     torch._dynamo.config.fail_on_recompile_limit_hit = True
@@ -65,7 +94,11 @@ if __name__ == "__main__":
         try:
             check_training(name, make(name))
             check_inference(name, make(name).eval())
-            if name == "bt-grc":  # takes longer, and they all break a graph in the same way
+            if name != "gold-tree-grc":  # whose trees are Python objects
+                check_operator(name, make(name).eval())
+            if name == "bt-grc":
+                check_changes()
+                # This takes longer, and they all break a graph in the same way.
                 check_training(name, Model(make(name)).double(), ["aot_eager"])
         except Exception as error:
             print(f"{name}: {error!r}")

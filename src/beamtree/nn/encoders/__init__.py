@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+import beamtree.nn.operator  # noqa: F401 (registers `torch.ops.beamtree.encode`)
 from beamtree.nn.encoders.base import Encoder
 from beamtree.nn.encoders.beam_tree import BeamTree
 from beamtree.nn.encoders.bsrp import BSRP
@@ -62,6 +63,12 @@ def register(name: str, make: Callable[..., Encoder]) -> None:
 def encoders() -> list[str]:
     """Names of all encoders, in the paper's order."""
     return list(_ENCODERS)
+
+
+def classes() -> set[type[Encoder]]:
+    """The classes of all encoders."""
+    made = (make.func for make in _ENCODERS.values())
+    return {kind for kind in made if isinstance(kind, type)}
 
 
 def options(name: str) -> list[str]:

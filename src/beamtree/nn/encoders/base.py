@@ -3,6 +3,7 @@
 Letters: B batch, N length, D width of inputs and encodings, S width of a node's state (D, or 2D with a Tree-LSTM).
 """
 
+import inspect
 import threading
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
@@ -15,6 +16,7 @@ from torch.nn.functional import pad
 
 from beamtree.nn.beams import Beams, Encoding
 from beamtree.nn.cells import Cell
+from beamtree.nn.description import describe
 from beamtree.nn.engine.chart import Chart
 from beamtree.nn.engine.dropout import NodeDropout
 from beamtree.utils.checks import check_flag, check_inputs, check_integer
@@ -49,6 +51,12 @@ class Encoder(nn.Module):
     OFFICIAL: ClassVar[dict[str, str]] = {}  # the published code's names of modules and parameters → ours
     OFFICIAL_UNUSED: ClassVar[tuple[str, ...]] = ()  # and those that have no part in the encoding
 
+    OPTIONS: ClassVar[tuple[str, ...]]  # names of the constructor's arguments
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.OPTIONS = tuple(inspect.signature(cls.__init__).parameters)[1:]
+
     def __init__(self, dim: int, check_nan: bool = False) -> None:
         """
         dim: width D of inputs and encodings.
@@ -79,9 +87,15 @@ class Encoder(nn.Module):
         lengths: from 1 to N.
         generator: makes noise and dropout of a training pass repeatable; by default PyTorch's global one is used.
         """
-        return self._run(self.encode, x, lengths, generator)
+        return self._call(self.encode, x, lengths, generator)
 
-    @torch.compiler.disable  # a search: its many small steps, and what it depends on, are no graph for a compiler
+    def _call(self, encode: Callable[..., Encoding], x: Tensor, lengths: Tensor, *given: Any) -> Encoding:
+        if torch.compiler.is_compiling():  # or exporting
+            from beamtree.nn import compiling  # loads Dynamo
+
+            return compiling.call(self, encode, x, lengths, *given)
+        return self._run(encode, x, lengths, *given)
+
     def _run(
         self,
         encode: Callable[..., Encoding],
@@ -90,11 +104,6 @@ class Encoder(nn.Module):
         *given: Any,
     ) -> Encoding:
         """Check the inputs, then encode them; a module in half precision in float32."""
-        if torch.compiler.is_exporting():
-            raise RuntimeError(
-                f"torch.export cannot export {type(self).__name__}: what it computes depends on the values of its "
-                "inputs. Export the rest of the model, and call the encoder from Python"
-            )
         x, lengths = self.checked(x, lengths)
         dtype = next(self.parameters()).dtype
         if dtype not in (torch.bfloat16, torch.float16):
@@ -105,6 +114,18 @@ class Encoder(nn.Module):
         with _swapping, products:
             found: Encoding = functional_call(_Encode(self, encode), whole, (x.float(), lengths, *given))
         return Encoding(found.state.to(dtype), found.beams)
+
+    def _description(self) -> str:
+        """See `beamtree.nn.description.describe`; empty where there is none."""
+        try:
+            return describe(self)
+        except ValueError:
+            return ""
+
+    def _options(self) -> tuple[str | float | None, ...]:
+        """The values of the options that are plain."""
+        values = (getattr(self, name, None) for name in self.OPTIONS)
+        return tuple(value if isinstance(value, str | int | float) else None for value in values)
 
     def checked(
         self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"]

@@ -72,14 +72,15 @@ class EfficientBeamTree(BeamTree):
         width = _width(slice, dim)
         options = (beam_size, dropout, stochastic, engine, duplicates, check_nan)
         super().__init__(dim, *options, cell=cell, mix=None, topk=topk)
+        self.slice = width
         self.scorer = ChildScorer(width)
 
     def official(self) -> dict[str, str]:
         return OFFICIAL
 
     def extra_repr(self) -> str:
-        slice = self.scorer.in_features
-        return f"beam_size={self.beam_size}, stochastic={self.stochastic}, slice={slice}, engine={self.engine!r}"
+        options = {name: getattr(self, name) for name in ("beam_size", "stochastic", "slice", "engine")}
+        return ", ".join(f"{name}={value!r}" for name, value in options.items())
 
 
 def _width(slice: object, dim: int) -> int:

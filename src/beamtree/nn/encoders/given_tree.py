@@ -141,7 +141,7 @@ class GoldTree(GivenTree):
         trees: Sequence[Tree | str] | None = None,
     ) -> Encoding:
         """`trees`: for each sample its tree, or brackets as `Tree.parse` reads them, over as many leaves as it has."""
-        return self._run(self.encode_by, x, lengths, generator, trees)
+        return self._call(self.encode_by, x, lengths, generator, trees)
 
     def encode_by(
         self,

@@ -102,7 +102,8 @@ class NDR(Encoder):
         check_rate("gate_dropout", gate_dropout)
         check_integer("layers", layers, at_least=1)
         check_integer("layers_at_test", layers_at_test, at_least=1)
-        self.feed_forward, self.dropout, self.gate_dropout = feed_forward, dropout, gate_dropout
+        self.heads, self.feed_forward = heads, feed_forward
+        self.dropout, self.gate_dropout = dropout, gate_dropout
         self.layers, self.layers_at_test = layers, layers_at_test
         self.start = nn.Parameter(torch.randn(dim))
         self.end = nn.Parameter(torch.randn(dim))

@@ -1,0 +1,63 @@
+"""How `torch.compile` and `torch.export` see an encoder. Imported only when one of them is at work: it loads Dynamo.
+
+Where no gradient is wanted, and in exported programs, an encoder is one operator of the graph: see
+`beamtree.nn.operator`. In training it runs between two graphs, as it does without a compiler: the operator would encode
+twice, in forward and in backward, and a graph break costs microseconds.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beamtree.nn.beams import Encoding
+from beamtree.nn.description import describe, named_weights
+from beamtree.nn.encoders.base import Encoder
+from beamtree.nn.operator import Fields, to_encoding
+
+
+def call(encoder: Encoder, method: Callable[..., Encoding], x: Tensor, lengths: Tensor, *given: Any) -> Encoding:
+    """`method` of the encoder, to which other arguments than x and lengths are `given`; None is a default."""
+    needs_objects = any(argument is not None for argument in given)
+    if torch.compiler.is_exporting():
+        try:
+            if needs_objects or encoder.needs_trees:
+                raise ValueError("trees and generators are Python objects")
+            return operate(encoder, describe(encoder), x, lengths)
+        except ValueError as error:
+            raise RuntimeError(
+                f"torch.export cannot export {type(encoder).__name__}: {error}. Export the rest of the model, and call "
+                "the encoder from Python"
+            ) from None
+    if not needs_objects and not encoder.needs_trees and not torch.is_grad_enabled():
+        _watch(encoder)
+        description = encoder._description()
+        if description:
+            return operate(encoder, description, x, lengths)
+    return _run(encoder, method, x, lengths, *given)
+
+
+def operate(encoder: Encoder, description: str, x: Tensor, lengths: Tensor) -> Encoding:
+    device = x.device.type
+    autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    seed = torch.randint(2**62, (), device="cpu")
+    weights = [tensor for _, tensor in named_weights(encoder)]
+    found = torch.ops.beamtree.encode(x, lengths, seed, weights, description, encoder.training, autocast)
+    return to_encoding(Fields(*found), lengths, encoder.dim)
+
+
+@torch.compiler.disable(reason="an encoder in training runs between two graphs")
+def _run(encoder: Encoder, method: Callable[..., Encoding], x: Tensor, lengths: Tensor, *given: Any) -> Encoding:
+    return encoder._run(method, x, lengths, *given)
+
+
+def _watch(encoder: Encoder) -> None:
+    """Compares all options with what they are now, so that the graph is compiled again when one of them changes."""
+    for name, value in zip(encoder.OPTIONS, encoder._options(), strict=True):
+        if value is not None and getattr(encoder, name, None) != value:
+            raise AssertionError(name)
+
+
+torch.compiler.assume_constant_result(Encoder._description)
+torch.compiler.assume_constant_result(Encoder._options)

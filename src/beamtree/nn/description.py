@@ -1,0 +1,109 @@
+"""Descriptions of encoders: JSON texts from which an encoder of the same kind is built, without weights of its own."""
+
+import inspect
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from beamtree.nn.cells import CELLS
+
+T = TypeVar("T")
+
+
+def describe(encoder: nn.Module) -> str:
+    """The description of an encoder. Raises a `ValueError` if it is not all that the encoder computes by."""
+    kind = type(encoder)
+    settings = {name: _setting(encoder, name) for name in inspect.signature(kind).parameters}
+    description = json.dumps({"encoder": _name(kind), **settings})
+    if repr(build(description)) != repr(encoder) or any(_has_hooks(module) for module in encoder.modules()):
+        raise ValueError("its layers are not plain: hooks, a subclass or a wrapper")
+    if len({module.training for module in encoder.modules()}) > 1:
+        raise ValueError("some of its layers are in training mode and others are not")
+    return description
+
+
+def _setting(encoder: nn.Module, name: str) -> Any:
+    """The value of a constructor's argument, from the encoder as it is now."""
+    cell = getattr(encoder, "cell", None)
+    if name == "cell":
+        names = [name for name, kind in CELLS.items() if type(cell) is kind]
+        if not names:
+            raise ValueError("its cell is not one of beamtree's")
+        return names[0]
+    owner = encoder if hasattr(encoder, name) else cell  # a rate of dropout may be the cell's
+    if not hasattr(owner, name):
+        raise ValueError(f"it has no attribute {name!r}, the value of that option")
+    value = getattr(owner, name)
+    if not isinstance(value, str | int | float | None):
+        raise ValueError(f"its option {name!r} is a Python object")
+    return value
+
+
+def _name(kind: type[nn.Module]) -> str:
+    if kind not in _kinds().values():
+        raise ValueError("its class is not registered: see `beamtree.nn.encoders.register`")
+    return kind.__name__
+
+
+def _kinds() -> dict[str, Any]:
+    from beamtree.nn.encoders import classes  # which import this module
+
+    return {kind.__name__: kind for kind in classes()}
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks))
+
+
+@lru_cache(maxsize=64)
+def build(description: str) -> nn.Module:
+    """An encoder without weights."""
+    return in_thread(_build, description)
+
+
+@lru_cache(maxsize=64)
+def beam_shape(description: str) -> tuple[int, int]:
+    """K and S, 0 without beams."""
+    return in_thread(_beam_shape, description)
+
+
+def _build(description: str, **changes: Any) -> nn.Module:
+    settings = json.loads(description)
+    kind = _kinds()[settings.pop("encoder")]
+    with torch.device("meta"):
+        made: nn.Module = kind(**{**settings, **changes})
+    return made
+
+
+def _beam_shape(description: str) -> tuple[int, int]:
+    """By encoding the shortest input that has a merge, on the CPU."""
+    has_engine = "engine" in json.loads(description)
+    module: Any = _build(description, **({"engine": "auto"} if has_engine else {})).to_empty(device="cpu").eval()
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.zero_()
+        beams = module(torch.zeros(1, 2, module.dim), torch.tensor([2]), torch.Generator()).beams
+    return (0, 0) if beams is None else (beams.log_probs.shape[1], beams.chart.store.shape[1])
+
+
+def named_weights(encoder: nn.Module) -> list[tuple[str, Tensor]]:
+    """All parameters and buffers by name; what is tied stands under each of its names."""
+    return [*encoder.named_parameters(remove_duplicate=False), *encoder.named_buffers(remove_duplicate=False)]
+
+
+def in_thread(function: Callable[..., T], *arguments: Any, stream: torch.cuda.Stream | None = None) -> T:
+    """Call a function in a thread of its own. Tracing by `torch.compile` or `torch.export`, and that an operator is
+    below autograd, are states of a thread: in a new one tensors are ordinary ones."""
+
+    def call() -> T:
+        with nullcontext() if stream is None else torch.cuda.stream(stream):
+            return function(*arguments)
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
