@@ -266,7 +266,7 @@ def test_weights_must_not_change_between_forward_and_backward():
     [
         ({"dropout": 1.0}, "dropout is 1.0: it must be a number from 0"),
         ({"masks": "soft"}, "unknown masks 'soft'"),
-        ({"engine": "triton"}, "unknown engine 'triton'; known: auto, reference, torch"),
+        ({"engine": "cuda"}, "unknown engine 'cuda'; known: auto, reference, torch, triton"),
     ],
 )
 def test_wrong_options_are_named(options, message, shape_checks_off):

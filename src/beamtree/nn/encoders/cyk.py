@@ -53,14 +53,14 @@ class CYK(Encoder):
         dropout: inside the cell; a split keeps its mask (see `beamtree.nn.engine.dropout`).
         masks: "exact": a span is there or it is not. "official": as in the published code, whose spans are there by a
             fraction that falls below 1 as they grow, by 1e-7 for ten words (see `SplitMixer.fade`).
-        engine: "auto", "reference" or "torch" (see `beamtree.nn.engine`).
+        engine: "auto", or one of "reference", "torch" and "triton" (see `beamtree.nn.engine`).
         check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
         cell: R, "grc", or a module of your own that maps two states, as wide as the inputs, to one.
         """
         super().__init__(dim, check_nan)
         check_rate("dropout", dropout)
         check_choice("masks", masks, ("exact", "official"))
-        check_engine(engine, ("reference", "torch"))
+        check_engine(engine)
         self.masks, self.engine = masks, engine
         self.cell = make_cell(cell, dim, dropout, state_dim=dim)
         self.leaf = self.cell.leaf()

@@ -5,17 +5,18 @@ in pieces, in backward once more.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from beamtree.nn.cells import AnyCell
+from beamtree.nn.cells import AnyCell, CellFunction
 from beamtree.nn.cells.adjoint import batch_size
 from beamtree.nn.engine.autocast import Autocast
-from beamtree.nn.engine.dispatch import Engine
+from beamtree.nn.engine.dispatch import Engine, why_not_triton
 from beamtree.nn.engine.dropout import NodeDropout
 from beamtree.nn.engine.functional import Composite
 from beamtree.nn.engine.pool import take
@@ -134,12 +135,13 @@ class SpanRequest:
 Filled = tuple[Float[Tensor, "rows S"], Int[Tensor, "rows"]]  # states, and the words on the left of the heaviest split
 
 
-def fill(request: SpanRequest) -> Filled:
-    """The states of all spans, with gradients, and the heaviest split of each."""
+def fill(request: SpanRequest, by_kernels: bool = False) -> Filled:
+    """The states of all spans, with gradients, and the heaviest split of each; the cells by kernels on request."""
     mixer = request.mixer
     if not mixer.is_functional:
         return reference(request)
-    found: Filled = Fill.apply(mixer.unbound, request.spans, request.dropout, request.leaves, *mixer.weights)
+    unbound = mixer.unbound
+    found: Filled = Fill.apply(unbound, by_kernels, request.spans, request.dropout, request.leaves, *mixer.weights)
     return found
 
 
@@ -162,20 +164,23 @@ class Fill(torch.autograd.Function):
     def forward(
         ctx: Any,
         mixer: SplitMixer,
+        by_kernels: bool,
         spans: Spans,
         dropout: NodeDropout | None,
         leaves: Float[Tensor, "leaves S"],
         *weights: Tensor,
     ) -> Filled:
-        store, bound = leaves.new_empty(spans.total, leaves.shape[1]), mixer.bind(weights)
+        store = leaves.new_empty(spans.total, leaves.shape[1])
         store[: len(leaves)] = leaves
         best = torch.zeros(spans.total, dtype=torch.int32, device=leaves.device)
-        for piece in spans.pieces(batch_size(leaves.device)):
+        at_once = splits_at_once(leaves.device)
+        bound = bind(mixer, weights, by_kernels, at_once)
+        for piece in spans.pieces(at_once):
             mask = dropout.mask(piece.left, piece.right) if dropout else None
             left, right = take(store, piece.children)  # (spans, splits, S)
             store[piece.rows], alpha = bound(left, right, mask)
             best[piece.rows] = alpha.argmax(1).int() + 1
-        ctx.mixer, ctx.spans, ctx.dropout = mixer, spans, dropout
+        ctx.mixer, ctx.by_kernels, ctx.spans, ctx.dropout = mixer, by_kernels, spans, dropout
         ctx.autocast = Autocast(leaves.device.type)
         save(ctx, (leaves, *weights), store)
         ctx.mark_non_differentiable(best)
@@ -193,17 +198,47 @@ class Fill(torch.autograd.Function):
         (store,) = kept
         gradient = store_gradient.clone()  # of every state, complete once all longer spans were pulled back
         weights = [weight.detach().requires_grad_() for weight in inputs[1:]]
-        totals, mixer = [torch.zeros_like(weight) for weight in weights], ctx.mixer.bind(weights)
-        for piece in ctx.spans.pieces(batch_size(store.device), longest_first=True):
+        totals, at_once = [torch.zeros_like(weight) for weight in weights], splits_at_once(store.device)
+        mixer = bind(ctx.mixer, weights, ctx.by_kernels, at_once)
+        for piece in ctx.spans.pieces(at_once, longest_first=True):
             mask = ctx.dropout.mask(piece.left, piece.right) if ctx.dropout else None
             children = take(store, piece.children).requires_grad_()  # (2, spans, splits, S)
             with torch.enable_grad(), ctx.autocast.again():
-                states, _ = mixer(*children.unbind(), mask)
+                left, right = children.unbind()
+                states, _ = mixer(left, right, mask)
             down, *found = torch.autograd.grad(states, (children, *weights), gradient[piece.rows])
             gradient.index_add_(0, piece.children.flatten(), down.flatten(0, 2))
             for total, part in zip(totals, found, strict=True):
                 total += part
-        return None, None, None, gradient[: len(inputs[0])], *totals
+        return None, None, None, None, gradient[: len(inputs[0])], *totals
 
 
-SPANS: tuple[Engine[SpanRequest], ...] = (Engine("torch", fill), Engine("reference", reference))
+def splits_at_once(device: torch.device) -> int:
+    """Whose cells are composed in one piece. A GPU would otherwise wait for the launches of many small pieces."""
+    return 65536 if device.type == "cuda" else batch_size(device)
+
+
+def bind(mixer: SplitMixer, weights: Sequence[Tensor], by_kernels: bool, rows: int) -> SplitMixer:
+    """The mixer with these weights; its cell by kernels, if so, for about so many rows at once."""
+    bound = mixer.bind(weights)
+    if not by_kernels:
+        return bound
+    from beamtree.nn.engine.gpu.cells import dense  # needs triton, an optional package
+
+    assert isinstance(bound.cell, CellFunction)
+    return replace(bound, cell=dense(bound.cell, rows))
+
+
+def _why_not(request: SpanRequest) -> str | None:
+    if not request.mixer.is_functional:
+        return "its layers are not plain: hooks, a subclass or a wrapper"
+    if torch.is_autocast_enabled(request.leaves.device.type):
+        return "under autocast its products are PyTorch's"
+    return why_not_triton(request.leaves)
+
+
+SPANS: tuple[Engine[SpanRequest], ...] = (
+    Engine("triton", partial(fill, by_kernels=True), _why_not),
+    Engine("torch", fill),
+    Engine("reference", reference),
+)

@@ -35,6 +35,8 @@ CASES = [
     ("ebt-grc", {"beam_size": 2}),
     ("bsrp-grc", {"beam_size": 2}),
     ("balanced-tree-grc", {}),
+    ("cyk-grc", {}),
+    ("ordered-memory", {"slots": 2}),
 ]
 
 

@@ -7,7 +7,9 @@ import triton
 from jaxtyping import Float
 from torch import Tensor
 
+from beamtree.nn.cells import CellFunction
 from beamtree.nn.cells.grc import GRCAdjoint, GRCFunction, kernels
+from beamtree.nn.cells.grc.dense import fuse
 from beamtree.nn.engine.gpu.cells import (
     CellKernels,
     Chunk,
@@ -75,6 +77,10 @@ class GRCKernels(CellKernels):
 
     def chunk(self, rows: int, dim: int, device: torch.device, precision: str) -> "GRCChunk":
         return GRCChunk(rows, dim, device, precision)
+
+    def dense(self, cell: CellFunction, rows: int) -> CellFunction:
+        assert isinstance(cell, GRCFunction)
+        return fuse(cell, rows)
 
 
 class GRCChunk(Chunk):

@@ -80,6 +80,16 @@ class CellKernels(ABC):
     @abstractmethod
     def chunk(self, rows: int, dim: int, device: torch.device, precision: str) -> "Chunk": ...
 
+    def dense(self, cell: CellFunction, rows: int) -> CellFunction:
+        """The same function for about so many pairs in a call, with fewer launches; by default PyTorch's operations."""
+        return cell
+
+
+def dense(cell: CellFunction, rows: int) -> CellFunction:
+    """The cell for loops that compose about so many pairs at each step. Kernels compute in float32."""
+    kernels = cell.kernels() if cell.weights[0].dtype == torch.float32 else None
+    return cell if kernels is None else kernels.dense(cell, rows)
+
 
 def dropout_arguments(dropout: NodeDropout | None) -> tuple[int, float]:
     """What kernels must know of the masks."""

@@ -13,7 +13,7 @@ Letters: B batch, S = N+2 positions, T iterations of a segment, D width of a sta
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from beamtree.nn.cells import AnyCell
+from beamtree.nn.cells import AnyCell, CellFunction
 from beamtree.nn.engine.dispatch import Engine, why_not_triton
 from beamtree.nn.engine.dropout import NodeDropout
 from beamtree.nn.engine.functional import Composite, Layer
@@ -85,12 +85,16 @@ class ContinuousLoop(Composite):
         self, carry: tuple[Tensor, ...], inputs: tuple[Tensor, ...], masks: Sequence[Tensor | None], made: Tensor | None
     ) -> tuple[Positions, Float[Tensor, "T B S"], Float[Tensor, "T B S"]]:
         """Some iterations, as a loop of `beamtree.nn.engine.gpu.segments`, and the existence after each."""
+        from beamtree.nn.engine.gpu.cells import dense  # needs triton, an optional package
+
         before, given = Positions(*carry), IterationInputs(*masks)  # type: ignore[arg-type]
         states, existence, after = before.states, before.existence, []
+        assert isinstance(self.cell, CellFunction)
+        loop = replace(self, cell=dense(self.cell, existence.numel()))
         for t, may_go in enumerate(given.may_go):
             goes = may_go & self.goes_on(existence)
             mask = None if given.mask is None else given.mask[t]
-            states, existence = self.iterate(states, existence, goes, mask, by_windows(existence))
+            states, existence = loop.iterate(states, existence, goes, mask, by_windows(existence))
             after.append((states, existence))
         all_states, found = (torch.stack(parts) for parts in zip(*after, strict=True))
         return absorb(before, all_states, found, given.number), found, found.detach()

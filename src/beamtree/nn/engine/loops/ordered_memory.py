@@ -6,7 +6,7 @@ graphs, so that launching does not dominate; see `beamtree.nn.engine.gpu.segment
 Letters: N leaves, T leaves of a segment, B batch, D width of a state.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -78,8 +78,13 @@ class MemoryLoop(Composite):
         masks: Masks,
         closed: int = 0,
         made: Float[Tensor, "slots B D"] | None = None,
+        fold: Callable[..., Tensor] | None = None,
     ) -> Memory:
-        """Read one leaf. The lowest slots can be left out if they are closed; `made` are the candidates, if known."""
+        """Read one leaf. The lowest slots can be left out if they are closed.
+
+        made: the candidates, if they are known.
+        fold: another way to compute `Fold.apply`, given all but the cell.
+        """
         distribution = self.distribution(query, memory, masks)  # (slots, B)
         up_to = distribution.cumsum(0)  # Σ_{j≤i} p_j
         from_here = 1 - up_to + distribution  # Σ_{j≥i} p_j
@@ -87,6 +92,8 @@ class MemoryLoop(Composite):
         share, mask = up_to[closed:].unsqueeze(-1), at(masks.cells, slice(closed, None))
         if self.by_autograd:
             above = fold_by_autograd(self.cell, leaf, finished[closed:], share, mask)
+        elif fold is not None:
+            above = fold(leaf, finished[closed:], share, mask, made)
         else:
             assert isinstance(self.cell, GRCFunction)
             above = Fold.apply(self.cell.eps, leaf, finished[closed:], share, mask, made, *self.cell.weights)
@@ -110,9 +117,13 @@ class MemoryLoop(Composite):
         """Read T leaves, as a loop of `beamtree.nn.engine.gpu.segments`: the memory after them, and the candidates and
         p of each. All steps are alike, with no slot left out: where one is closed, p and with it the cell's share are
         0, so that its candidate is the leaf and nothing else gets its gradient."""
+        from beamtree.nn.engine.gpu.fold import make_fold  # needs triton, an optional package
+
         memory, candidates, distributions = Memory(*carry), [], []
+        assert isinstance(self.cell, GRCFunction)
+        fold = make_fold(self.cell, memory.distribution.numel())
         for t, (leaf, query, scaled) in enumerate(zip(*inputs, self.scaled(Masks(*masks), inputs[0]), strict=True)):
-            memory = self.step(leaf, query, memory, scaled, made=at(made, t))
+            memory = self.step(leaf, query, memory, scaled, made=at(made, t), fold=fold)
             candidates.append(memory.candidates)
             distributions.append(memory.distribution.detach())
         return memory, torch.stack(candidates), torch.stack(distributions)

@@ -67,14 +67,15 @@ class SoftLoop(Composite):
         self, carry: tuple[Tensor, ...], inputs: tuple[Tensor, ...], masks: Sequence[Tensor | None], made: Tensor | None
     ) -> tuple[Mixed, Float[Tensor, "T B K S"], Int[Tensor, "T B K 4"]]:
         """T steps: the beams after them, the states that each made, and source, choice and span of each."""
+        from beamtree.nn.engine.gpu.cells import dense  # needs triton, an optional package
+
         beams, given, states, notes = Mixed(*carry), StepInputs(*masks), [], []  # type: ignore[arg-type]
+        cell = dense(self.cell, beams.states[..., 0].numel())
         for t, number in enumerate(given.number):
             leaves, dropout = beams.states[:, 0], None
             if given.offsets is not None and self.dropout is not None:
                 dropout = NodeDropout(*self.dropout, leaves, offsets=given.offsets[t])
-            request = Request(
-                leaves, given.lengths[t], self.cell, self.scorer, self.beam_size, self.mix, dropout=dropout
-            )
+            request = Request(leaves, given.lengths[t], cell, self.scorer, self.beam_size, self.mix, dropout=dropout)
             noise = None if given.noise is None else given.noise[t]
             beams, merged = search.advance(
                 request, beams, number - 1, noise, self.operator, live=self.beam_size, call=search.at_once

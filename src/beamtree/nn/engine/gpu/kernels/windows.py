@@ -19,8 +19,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-NUMBERS = 2048  # that a program loads at once
-
 
 @triton.jit
 def _weight(low, high, start):  # type: ignore[no-untyped-def]
@@ -181,5 +179,6 @@ class Average(torch.autograd.Function):
 
 
 def _sizes(columns: int) -> dict[str, int]:
+    """A window holds few positions, as long as these exist: a program that looks at two at a time reads the fewest."""
     block = triton.next_power_of_2(columns)
-    return {"BJ": max(min(NUMBERS // block, 128), 16), "BLOCK": block, "num_warps": 4}
+    return {"BJ": 2 if columns > 1 else 16, "BLOCK": block, "num_warps": max(min(block // 128, 4), 1)}

@@ -1,0 +1,97 @@
+"""The Triton kernels of the fold of Ordered Memory, besides those of `beamtree.nn.cells.grc.dense_kernels`:
+
+    finish      a slot's candidate h = x + s (R(l, r) − x), and what the next slot's product reads: h ⊙ its mask
+    into_gates  from the gradient of a candidate to that of the gates, the share, and of l and r past the gates
+    into_child  da Wᵀ ⊙ mask, in tiles, with what came past the gates
+
+A row is a sample, or a sample in one slot after the other. Rows of a mask are `mask_width` apart. The equations are
+those of `beamtree.nn.engine.loops.fold`.
+"""
+
+# mypy: ignore-errors
+
+import triton
+import triton.language as tl
+
+from beamtree.nn.engine.gpu.kernels.common import _product
+
+
+@triton.jit
+def _parent(left, right, gates, inside, D, epsilon):
+    """The children, the gates, and x̂ and 1 / σ of LayerNorm, of one row."""
+    x, y = tl.load(left, mask=inside, other=0.0), tl.load(right, mask=inside, other=0.0)
+    z = tl.sigmoid(tl.load(gates, mask=inside, other=0.0))
+    h = tl.sigmoid(tl.load(gates + D, mask=inside, other=0.0))
+    c = tl.sigmoid(tl.load(gates + 2 * D, mask=inside, other=0.0))
+    u = tl.load(gates + 3 * D, mask=inside, other=0.0)
+    total = tl.where(inside, z * x + h * y + c * u, 0.0)
+    centred = tl.where(inside, total - tl.sum(total, axis=0) / D, 0.0)
+    rate = 1 / tl.sqrt(tl.sum(centred * centred, axis=0) / D + epsilon)
+    return x, y, z, h, c, u, centred * rate, rate
+
+
+@triton.jit
+def finish(
+    left, right, gates, norm_weight, norm_bias, leaf, share, mask, out, following,
+    mask_width, D, epsilon,
+    MASKED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row, d = tl.program_id(0), tl.arange(0, BLOCK)
+    inside, own = d < D, row * D + d
+    _, _, _, _, _, _, hat, _ = _parent(left + own, right + own, gates + row * 4 * D + d, inside, D, epsilon)
+    parent = hat * tl.load(norm_weight + d, mask=inside, other=0.0) + tl.load(norm_bias + d, mask=inside, other=0.0)
+    x = tl.load(leaf + own, mask=inside, other=0.0)
+    state = x + tl.load(share + row) * (parent - x)
+    tl.store(out + own, state, mask=inside)
+    if MASKED:
+        state *= tl.load(mask + row * mask_width + d, mask=inside, other=0.0)
+    tl.store(following + own, state, mask=inside)
+
+
+@triton.jit
+def into_gates(
+    gradient, carried, left, right, gates, norm_weight, norm_bias, leaf, share,
+    d_state, d_gates, d_left, d_right, d_share, hats, reached,
+    D, epsilon,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    row, d = tl.program_id(0), tl.arange(0, BLOCK)
+    inside, own = d < D, row * D + d
+    x, y, z, h, c, u, hat, rate = _parent(left + own, right + own, gates + row * 4 * D + d, inside, D, epsilon)
+    weight = tl.load(norm_weight + d, mask=inside, other=0.0)
+    parent = hat * weight + tl.load(norm_bias + d, mask=inside, other=0.0)
+    g = tl.load(gradient + own, mask=inside, other=0.0) + tl.load(carried + own, mask=inside, other=0.0)
+    tl.store(d_state + own, g, mask=inside)
+    difference = parent - tl.load(leaf + own, mask=inside, other=0.0)
+    tl.store(d_share + row, tl.sum(tl.where(inside, g * difference, 0.0), axis=0))
+    g *= tl.load(share + row)
+    tl.store(hats + own, g * hat, mask=inside)
+    tl.store(reached + own, g, mask=inside)
+    g *= weight
+    p = rate * (g - tl.sum(g, axis=0) / D - hat * (tl.sum(g * hat, axis=0) / D))
+    into = d_gates + row * 4 * D + d
+    tl.store(into, p * x * z * (1 - z), mask=inside)
+    tl.store(into + D, p * y * h * (1 - h), mask=inside)
+    tl.store(into + 2 * D, p * u * c * (1 - c), mask=inside)
+    tl.store(into + 3 * D, p * c, mask=inside)
+    tl.store(d_left + own, p * z, mask=inside)
+    tl.store(d_right + own, p * h, mask=inside)
+
+
+@triton.jit(do_not_specialize=["n"])
+def into_child(
+    d_a, weight, mask, past, out,
+    n, mask_width, D, E,
+    MASKED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, METHOD: tl.constexpr,
+):  # fmt: skip
+    """The weight is one half of W1, whose rows are 2D wide."""
+    row = tl.program_id(0) * BM + tl.arange(0, BM)
+    column = tl.program_id(1) * BN + tl.arange(0, BN)
+    row_inside, column_inside = row < n, column < D
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    acc = _product(d_a, row.to(tl.int64), weight, column, column_inside, acc, E, E, 2 * D, BK, METHOD, row_inside)
+    both, rows = row_inside[:, None] & column_inside[None, :], row.to(tl.int64)[:, None]
+    if MASKED:
+        acc *= tl.load(mask + rows * mask_width + column[None, :], mask=both, other=0.0)
+    place = rows * D + column[None, :]
+    tl.store(out + place, acc + tl.load(past + place, mask=both, other=0.0), mask=both)
