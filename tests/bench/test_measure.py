@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from beamtree.bench import measure as bench
-from beamtree.bench.measure import Case, Ratios, Result, grid, measure, ratios, records, run
+from beamtree.bench.measure import REFERENCE, Case, Ratios, Result, grid, measure, needed_bytes, ratios, records, run
+from beamtree.nn.encoders import encoders
 
 SMALL = {"dim": 8, "beam_size": 2}
 
@@ -64,7 +65,6 @@ def test_a_case_that_an_engine_is_not_made_for_is_a_result_with_the_reason():
     [
         ("ndr", "reference", "it has no reference engine"),
         ("bt-grc-soft", "reference", "unknown engine 'reference'; known: auto, torch, triton"),
-        ("cyk-grc", "triton", "unknown engine 'triton'; known: auto, reference, torch"),
     ],
 )
 def test_an_engine_that_an_encoder_does_not_have_is_a_result_with_the_reason(encoder, engine, reason):
@@ -143,6 +143,19 @@ def test_measuring_leaves_the_random_state_alone():
     torch.manual_seed(1)
     measure(Case(engine="torch", length=4, batch_size=1, **SMALL), repeats=1)
     assert torch.equal(torch.rand(3), expected)
+
+
+def test_the_estimate_of_memory_is_near_what_the_reference_keeps():
+    for name in encoders():
+        case = Case(name, REFERENCE, length=24, batch_size=2, dim=64, beam_size=3)
+        kept = measure(case, repeats=1).saved_bytes
+        if kept is not None:  # it has a reference
+            assert kept < 1.1 * needed_bytes(case) < 5 * kept, name
+
+
+def test_without_the_reference():
+    cases = grid(["bt-grc"], [4], [1], ["torch"], reference=False)
+    assert [case.engine for case in cases] == ["torch"]
 
 
 def test_a_reference_that_cannot_fit_is_skipped():

@@ -31,9 +31,11 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16-autocast
 OUT_OF_MEMORY = "out of memory"
 REPEATS = 5
 BUDGET = 10.0  # seconds; a slow case is timed once rather than for minutes
-# What the reference holds of one candidate until backward, in vectors of width D, rounded up from what `measure`
-# counts: 25 with the GRC, 16 with the LSTM; OneSoft copies all continuations twice, K for each candidate.
-KEPT, KEPT_ONESOFT = 26, 2
+# What the reference holds of one cell until backward, in vectors of width D, rounded up from what `measure` counts: 26
+# with the GRC, 16 with the LSTM; CRvNN has its neighbours besides, and OneSoft copies all continuations twice, K for
+# each candidate.
+KEPT, KEPT_CRVNN, KEPT_ONESOFT = 27, 52, 2
+SLOTS, SAMPLES = 21, 5  # of Ordered Memory, and of MC-Gumbel, by default
 
 
 @dataclass(frozen=True)
@@ -108,14 +110,17 @@ def grid(
     batch_sizes: Iterable[int],
     engines: Iterable[str] | None = None,
     device: str = "cpu",
+    reference: bool = True,
     **common: Any,
 ) -> list[Case]:
     """All combinations. The engines of one case follow each other, the reference first, which the ratios need.
 
     engines: None: all that can run on the device.
+    reference: whether it runs too where it is not among the engines.
     """
     device = find_device(device)
-    engines = dict.fromkeys((REFERENCE, *(engines_on(device) if engines is None else engines)))  # each once
+    chosen = engines_on(device) if engines is None else list(engines)
+    engines = dict.fromkeys((REFERENCE, *chosen) if reference else chosen)  # each once
     for engine in engines:
         check_engine(engine, device)
     return [
@@ -257,12 +262,30 @@ def median_seconds(work: Callable[[], None], device: str, repeats: int, budget: 
 
 
 def needed_bytes(case: Case) -> int:
-    """About what a training step needs. Only the reference's K·N²/2 cells are worth an estimate."""
+    """About what a training step needs. Only what the reference keeps of its cells is worth an estimate."""
     if case.engine != REFERENCE:
         return 0
-    candidates = case.batch_size * case.beam_size * case.length**2 // 2
-    kept = KEPT + (KEPT_ONESOFT * case.beam_size if "onesoft" in case.encoder else 0)
-    return candidates * kept * case.dim * DTYPES[case.dtype].itemsize
+    kept = KEPT_CRVNN if case.encoder == "crvnn" else KEPT
+    if "onesoft" in case.encoder:
+        kept += KEPT_ONESOFT * case.beam_size
+    return case.batch_size * reference_cells(case) * kept * case.dim * DTYPES[case.dtype].itemsize
+
+
+def reference_cells(case: Case) -> int:
+    """How many cells the reference composes for one input."""
+    N, K = case.length, case.beam_size
+    if case.encoder == "ndr" or case.encoder.startswith(("recurrent", "gold", "balanced", "random")):
+        return N
+    own = {
+        "cyk-grc": (N**3 - N) // 6,
+        "crvnn": N * (N + 2),
+        "ordered-memory": SLOTS * N,
+        "bsrp-grc": 2 * K * N,
+        "gumbel-tree-grc": N**2 // 2,
+        "gumbel-tree-lstm": N**2 // 2,
+        "mc-gumbel-tree-grc": SAMPLES * N**2 // 2,
+    }
+    return own.get(case.encoder, K * N**2 // 2)
 
 
 def _synchronize(device: str) -> None:

@@ -23,8 +23,10 @@ from beamtree.utils.checks import check_choice, check_integer
 from beamtree.utils.devices import find_device
 
 EXAMPLE = (
-    "Examples: every engine on long inputs, one at a time; the paper's efficiency table; a curve over lengths\n\n"
+    "Examples: every engine on long inputs, one at a time; the fastest alone; the paper's efficiency table; a curve "
+    "over lengths\n\n"
     "  beamtree bench -e bt-grc -e bt-grc-onesoft -n 200 -n 500 -b 1\n\n"
+    "  beamtree bench -e ebt-grc -n 950 -b 1 --dim 128 --engine auto --no-reference\n\n"
     "  beamtree bench --table speed\n\n"
     "  beamtree bench --table scaling --plot scaling.svg"
 )
@@ -56,10 +58,13 @@ def bench_command(
         list[str],
         typer.Option(
             "--engine",
-            help="Repeatable, and the reference always runs too. A table has one alone.",
+            help="Repeatable; auto is the fastest. A table has one alone.",
             show_default="all that can run; the fastest in a table",
         ),
     ] = [],
+    reference: Annotated[
+        bool, typer.Option("--reference/--no-reference", help="Run the reference beside other engines.")
+    ] = True,
     dim: Annotated[int | None, typer.Option(help="D, the width.", show_default="64; 128 in a table")] = None,
     beam_size: Annotated[int | None, typer.Option("--beam", help="K, the number of beams.", show_default="5")] = None,
     dropout: Annotated[float, typer.Option(help="Inside the cell, in training.")] = 0.1,
@@ -93,6 +98,7 @@ def bench_command(
         if limit is not None:
             raise ValueError("--limit is for a --table: add one, or leave it out")
         common |= {key: value for key, value in (("dim", dim), ("beam_size", beam_size)) if value is not None}
+        common["reference"] = reference
         cases = bench.grid(names or ["bt-grc"], lengths or [200], batch_sizes or [4], engines or None, **common)
         run = partial(bench.run, cases, repeats=repeats)
     else:

@@ -12,6 +12,8 @@ second top-k keeps the best of all continuations. When one state o_b is left in 
 `beamtree.nn.engine`.
 """
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -24,7 +26,8 @@ from beamtree.nn.engine.chart import Chart
 from beamtree.nn.engine.dispatch import check_engine
 from beamtree.nn.engine.request import Duplicates, Mix, Request
 from beamtree.nn.engine.scorers import scorer_of
-from beamtree.nn.topk.operators import TopKOperator
+from beamtree.nn.topk.operators import TopKOperator, onesoft_topk, plain_topk, stochastic_topk
+from beamtree.nn.topk.transport import soft_topk
 from beamtree.utils.checks import check_choice, check_flag, check_integer, check_rate
 
 # The published code's names of modules → ours, for encoders that have a leaf transform, a cell and a scorer.
@@ -43,6 +46,14 @@ OFFICIAL: dict[type[Cell], dict[str, str]] = {
         "decide_linear": "scorer",
     },
 }
+
+# The operators that engines know, as options.
+OPERATORS: dict[Any, dict[str, Any]] = {
+    plain_topk: {"stochastic": False, "mix": None},
+    stochastic_topk: {"stochastic": True, "mix": None},
+    onesoft_topk: {"mix": "paper"},
+}
+UNSUITABLE: tuple[Any, ...] = (soft_topk,)
 
 
 class BeamTree(Encoder):
@@ -76,8 +87,9 @@ class BeamTree(Encoder):
         cell: R, "grc", "lstm", or a module of your own that maps two states to one.
         mix: None: plain top-k. "paper": OneSoft. "official": OneSoft as in the published code, which averages
             parents, states and choices separately.
-        topk: an operator of your own, which chooses candidates and continuations in place of the plain one; it takes
-            scores (…, m) and k, and returns a `TopK`, as `beamtree.plain_topk` does.
+        topk: the operator: `beamtree.plain_topk`, `beamtree.stochastic_topk` (at inference without noise) or
+            `beamtree.onesoft_topk`, which set `stochastic` and `mix`. Or one of your own, which chooses candidates and
+            continuations; it takes scores (…, m) and k, and returns a `TopK`, as `plain_topk` does.
         """
         super().__init__(dim, check_nan)
         check_integer("beam_size", beam_size, at_least=1)
@@ -87,10 +99,14 @@ class BeamTree(Encoder):
         check_choice("duplicates", duplicates, ("keep", "drop", "merge"))
         if mix is not None:
             check_choice("mix", mix, ("paper", "official"))
-        self.beam_size, self.stochastic, self.engine = beam_size, stochastic, engine
         if topk is not None and not callable(topk):
             raise ValueError(f"topk is {topk!r}: it must be a function such as beamtree.plain_topk")
+        if topk in UNSUITABLE:
+            raise ValueError("topk is soft_topk: its beams are all mixtures, use the encoder 'bt-grc-soft'")
+        self.beam_size, self.stochastic, self.engine = beam_size, stochastic, engine
         self.duplicates, self.mix, self.topk = duplicates, mix, topk
+        if topk in OPERATORS:
+            vars(self).update(OPERATORS[topk], topk=None)
         self.cell = make_cell(cell, dim, dropout)
         self.leaf = self.cell.leaf()
         self.scorer = nn.Linear(dim, 1)

@@ -72,6 +72,8 @@ class EfficientBeamTree(BeamTree):
         width = _width(slice, dim)
         options = (beam_size, dropout, stochastic, engine, duplicates, check_nan)
         super().__init__(dim, *options, cell=cell, mix=None, topk=topk)
+        if self.mix is not None:
+            raise ValueError("topk is onesoft_topk: the Efficient Beam Tree has no OneSoft, use 'bt-grc-onesoft'")
         self.slice = width
         self.scorer = ChildScorer(width)
 
