@@ -13,12 +13,12 @@ so that a few graphs serve all forests of a size. How many chunks and levels the
 
 import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from beamtree.nn.cells import CellFunction
@@ -102,6 +102,61 @@ class ForestGradient:
         for slot in range(levels):
             self.chunk.pull_back(self.nodes, slot, expected=self.rows // EXPECTED)
         self.chunk.now[2:] -= levels
+
+
+class ReplayedForest:
+    """The gradient of a search whose scores are constant (see `beamtree.nn.engine.gpu.replay.Gradient`): of the forest
+    that it has left in its workspace."""
+
+    def __init__(self, source: ForestSource, stream: int, precision: str, levels: Callable[[], list[int]]) -> None:
+        """levels: where the groups end that have a gradient, for the search that the workspace holds now."""
+        self.forest, self.levels = ForestGradient(source, stream, precision), levels
+
+    @property
+    def bytes(self) -> int:
+        return self.forest.bytes
+
+    def pull_back(
+        self,
+        leaves: Float[Tensor, "B N S"],
+        nodes: Int[Tensor, "n"],
+        states: Float[Tensor, "n S"],
+        scores: Float[Tensor, "B K"],
+    ) -> tuple[Tensor, ...]:
+        gradient, own = self.forest.gradient, self.leaf_gradient(leaves.shape)
+        gradient.zero_()
+        own.copy_(leaves)
+        gradient.index_add_(0, nodes, states)
+        with self.forest.chunk.lock, torch.autocast(leaves.device.type, enabled=False):
+            self.begin(scores)
+            self.forest.pull_back(self.levels())
+            return own.clone(), *(total.clone() for total in self.totals)
+
+    def leaf_gradient(self, shape: torch.Size) -> Float[Tensor, "B N S"]:
+        """The rows of all states that are those of the leaves."""
+        return self.forest.gradient[: shape[0] * shape[1]].view(shape)
+
+    def begin(self, scores: Float[Tensor, "B K"]) -> None:
+        """What comes before the forest."""
+        self.forest.prepare()
+
+    @property
+    def totals(self) -> list[Tensor]:
+        """The gradients of all weights."""
+        return self.forest.totals
+
+
+class PaddedForest(ReplayedForest):
+    """The same in a workspace for inputs that may be longer: B·N leaves."""
+
+    def __init__(
+        self, source: ForestSource, stream: int, precision: str, levels: Callable[[], list[int]], B: int, N: int
+    ) -> None:
+        super().__init__(source, stream, precision, levels)
+        self.B, self.N = B, N
+
+    def leaf_gradient(self, shape: torch.Size) -> Float[Tensor, "B N S"]:
+        return self.forest.gradient[: self.B * self.N].view(self.B, self.N, -1)[:, : shape[1]]
 
 
 def chunks(ends: Sequence[int], rows: int) -> Iterator[ChunkPlan]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import triton
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from beamtree.nn.cells import CellFunction
@@ -22,7 +22,7 @@ from beamtree.nn.engine.gpu import workspace
 from beamtree.nn.engine.gpu.cache import CACHE, Lease
 from beamtree.nn.engine.gpu.capture import Captured, stream_of
 from beamtree.nn.engine.gpu.cells import NewNodes
-from beamtree.nn.engine.gpu.forest import ForestGradient, ForestSource
+from beamtree.nn.engine.gpu.forest import ForestSource, PaddedForest
 from beamtree.nn.engine.gpu.kernels import shift_reduce as kernels
 from beamtree.nn.engine.gpu.precision import lay_out, method, precision, room_for, tile
 from beamtree.nn.engine.gpu.replay import LeasedReplay, SearchWorkspace
@@ -39,7 +39,7 @@ def encode(request: ParserRequest) -> Chart:
     size = ParserSize.of(request)
 
     def make() -> SearchWorkspace[Any]:
-        return SearchWorkspace(ParserWorkspace(size, request), ParserGradient)
+        return SearchWorkspace(ParserWorkspace(size, request), parser_gradient)
 
     lease = CACHE.acquire(("shift-reduce", size), size.device, make)
     with torch.inference_mode():
@@ -235,34 +235,14 @@ class ParserWorkspace:
         filled = self.host_ends + [len(ids)] * (len(self.ends) - len(self.host_ends))
         self.ends.copy_(torch.tensor(filled).to(self.size.device, non_blocking=True))
 
+    def levels(self) -> list[int]:
+        """Where the groups of these nodes end."""
+        return self.host_ends
 
-class ParserGradient:
+
+def parser_gradient(memory: ParserWorkspace) -> PaddedForest:
     """Buffers for the gradient of the nodes that a workspace holds."""
-
-    def __init__(self, memory: ParserWorkspace) -> None:
-        self.memory, request, size = memory, memory.request, memory.size
-        assert isinstance(request.cell, CellFunction)
-        source = ForestSource(request.cell, request.dropout, memory.seed, memory.tables, memory.order, memory.ends)
-        self.forest = ForestGradient(source, size.stream, size.precision)
-
-    @property
-    def bytes(self) -> int:
-        return self.forest.bytes
-
-    def pull_back(
-        self,
-        leaves: Float[Tensor, "B N S"],
-        nodes: Int[Tensor, "n"],
-        states: Float[Tensor, "n S"],
-        scores: Float[Tensor, "B K"],
-    ) -> tuple[Tensor, ...]:
-        """As `beamtree.nn.engine.gpu.replay.Gradient.pull_back`; the scores are constant."""
-        size, N, gradient = self.memory.size, leaves.shape[1], self.forest.gradient
-        own = gradient[: size.B * size.N].view(size.B, size.N, -1)[:, :N]
-        gradient.zero_()
-        own.copy_(leaves)
-        gradient.index_copy_(0, nodes, states)
-        with self.forest.chunk.lock, torch.autocast(size.device.type, enabled=False):
-            self.forest.prepare()
-            self.forest.pull_back(self.memory.host_ends)
-            return own.clone(), *(total.clone() for total in self.forest.totals)
+    request, size = memory.request, memory.size
+    assert isinstance(request.cell, CellFunction)
+    source = ForestSource(request.cell, request.dropout, memory.seed, memory.tables, memory.order, memory.ends)
+    return PaddedForest(source, size.stream, size.precision, memory.levels, size.B, size.N)

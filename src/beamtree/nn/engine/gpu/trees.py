@@ -10,8 +10,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from beamtree.nn.cells import CellFunction
 from beamtree.nn.engine.chart import Chart
@@ -20,7 +18,7 @@ from beamtree.nn.engine.forest import Forest, TreeRequest, make_chart, of_merges
 from beamtree.nn.engine.gpu.cache import CACHE
 from beamtree.nn.engine.gpu.capture import Captured, multiprocessors, stream_of
 from beamtree.nn.engine.gpu.cells import Levels, NewNodes
-from beamtree.nn.engine.gpu.forest import LEVELS, ForestGradient, ForestSource, graph_sizes
+from beamtree.nn.engine.gpu.forest import LEVELS, ForestSource, ReplayedForest, graph_sizes
 from beamtree.nn.engine.gpu.kernels import cells as kernels
 from beamtree.nn.engine.gpu.precision import lay_out, method, precision, room_for
 from beamtree.nn.engine.gpu.replay import LeasedReplay, SearchWorkspace
@@ -111,6 +109,10 @@ class TreeWorkspace:
         for levels in graph_sizes(len(self.host_ends) - 2):
             self.rising[levels].run(partial(self._launch, levels))
 
+    def levels(self) -> list[int]:
+        """Where the groups of nodes end."""
+        return self.host_ends
+
     def _launch(self, levels: int) -> None:
         """Every kernel of so many levels."""
         buffers = (self.tables, self.order, self.keys, self.keys, self.inner, self.gates)
@@ -121,35 +123,10 @@ class TreeWorkspace:
         self.level += levels
 
 
-class TreeGradient:
+def tree_gradient(memory: TreeWorkspace) -> ReplayedForest:
     """Buffers for the gradient of the trees that a workspace holds."""
-
-    def __init__(self, memory: TreeWorkspace) -> None:
-        self.memory, size = memory, memory.size
-        source = ForestSource(memory.cell, memory.dropout, memory.seed, memory.tables, memory.order, memory.ends)
-        self.forest = ForestGradient(source, size.stream, size.precision)
-
-    @property
-    def bytes(self) -> int:
-        return self.forest.bytes
-
-    def pull_back(
-        self,
-        leaves: Float[Tensor, "B N S"],
-        nodes: Int[Tensor, "n"],
-        states: Float[Tensor, "n S"],
-        scores: Float[Tensor, "B 1"],
-    ) -> tuple[Tensor, ...]:
-        """As `beamtree.nn.engine.gpu.replay.Gradient.pull_back`; the scores are constant."""
-        gradient = self.forest.gradient
-        own = gradient[: leaves.shape[0] * leaves.shape[1]]
-        gradient.zero_()
-        own.copy_(leaves.flatten(0, 1))
-        gradient[len(own) : len(own) + len(states)].copy_(states)
-        with self.forest.chunk.lock, torch.autocast(leaves.device.type, enabled=False):
-            self.forest.prepare()
-            self.forest.pull_back(self.memory.host_ends)
-            return own.view_as(leaves).clone(), *(total.clone() for total in self.forest.totals)
+    source = ForestSource(memory.cell, memory.dropout, memory.seed, memory.tables, memory.order, memory.ends)
+    return ReplayedForest(source, memory.size.stream, memory.size.precision, memory.levels)
 
 
 def why_not(request: TreeRequest) -> str | None:
@@ -191,7 +168,7 @@ def encode(request: TreeRequest) -> Chart:
     )
 
     def make() -> SearchWorkspace[Any]:
-        return SearchWorkspace(TreeWorkspace(size, request), TreeGradient)
+        return SearchWorkspace(TreeWorkspace(size, request), tree_gradient)
 
     lease = CACHE.acquire(("trees", size), device, make)
     with torch.no_grad():
