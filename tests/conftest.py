@@ -1,6 +1,7 @@
 """What every test runs under: shape checks, NaN in unwritten memory, repeatable examples, GPU skips."""
 
 import functools
+import gc
 import importlib.util
 import os
 import sys
@@ -19,11 +20,13 @@ def installed(name):
 if installed("triton"):
     if not torch.cuda.is_available():
         os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU, slowly
+        interpreter = importlib.import_module("interpreter")
+        interpreter.speed_up()
     # Triton reads the source of its kernels, which must be as it was written: imported before the hook is there.
     # All files of the engine's folder, `common` first, from which the others import, then those of the cells.
     package = Path(__file__).parents[1] / "src/beamtree"
     files = sorted(package.glob("nn/engine/gpu/kernels/[a-z]*.py"), key=lambda path: (path.stem != "common", path.stem))
-    for path in (*files, *package.glob("nn/cells/*/kernels.py")):
+    for path in (*files, *package.glob("nn/cells/*/*kernels.py")):
         name = ".".join(("beamtree", *path.relative_to(package).with_suffix("").parts))
         spec = importlib.util.spec_from_file_location(name, path)
         sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -50,6 +53,16 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_collection_finish():
+    """The modules and thousands of tests stay to the end: no garbage collection need look through them again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure():
+    gc.unfreeze()  # for the clean-up at exit
 
 
 def nan_filled(allocate):
@@ -80,10 +93,10 @@ def uninitialised_memory_is_nan():
 @pytest.fixture
 def shape_checks_off():
     """As for users: the checks that tests run under would object first, in words for developers."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
+    from support import no_shape_checks  # which imports beamtree: not before the hook is there
+
+    with no_shape_checks():
+        yield
 
 
 @pytest.fixture

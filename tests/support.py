@@ -1,7 +1,9 @@
 """What several tests share: encoders with equal weights, a pass with all its outputs and gradients, and oracles."""
 
+import contextlib
 import itertools
 
+import jaxtyping
 import torch
 
 import beamtree
@@ -74,6 +76,26 @@ def assert_batch_does_not_matter(encoder, lengths, padding, seed, atol=1e-11):
         own_gradient = torch.autograd.grad(alone.state.sin().sum(), own)[0][0]
         torch.testing.assert_close(gradient[i, :n], own_gradient, atol=atol, rtol=0)
         assert not gradient[i, n:].any()
+
+
+@contextlib.contextmanager
+def no_shape_checks():
+    """As for users."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", before)
+
+
+def assert_gradients_are_derivatives(function, tensors, **options):
+    """By finite differences: hundreds of passes over the same shapes, which are checked in the first of them."""
+    found = function(*tensors)
+    found = [found] if isinstance(found, torch.Tensor) else [one for one in found if one.requires_grad]
+    torch.autograd.grad(sum(one.sum() for one in found), tensors, allow_unused=True)
+    with no_shape_checks():
+        assert torch.autograd.gradcheck(function, tensors, **options)
 
 
 def action_sequences(n):

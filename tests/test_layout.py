@@ -14,7 +14,18 @@ MODULES = {
 ORDER = ("utils", "trees", "nn")
 EXCEPTIONS = ("beamtree.trees.analysis",)  # analyses data sets, and belongs to evaluation
 GPU = (".gpu", ".kernels")  # of a cell: loaded by the engine on a GPU alone
-INSIDE_NN = ("function", "cells", "topk", "engine", "beams", "description", "operator", "encoders", "compiling", "interop")
+INSIDE_NN = (
+    "function",
+    "cells",
+    "topk",
+    "engine",
+    "beams",
+    "description",
+    "operator",
+    "encoders",
+    "compiling",
+    "interop",
+)
 
 
 def imported(path):

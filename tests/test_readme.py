@@ -1,14 +1,12 @@
 """The README's examples run as printed."""
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 import real_files
 from beamtree.cli import app
@@ -43,18 +41,14 @@ def test_python_examples_run(capsys):
     assert "mat" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("shape_checks_off")
 def test_commands_run():
     commands = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("beamtree ")]
     assert commands
     for command in commands:
         quick = ["--repeats", "1"] if "bench" in command else []
-        run = subprocess.run(
-            [sys.executable, "-m", *shlex.split(command), *quick],
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-            capture_output=True,
-            text=True,
-        )
-        assert run.returncode == 0, run.stderr
+        run = CliRunner().invoke(app, [*shlex.split(command)[1:], *quick], prog_name="beamtree")
+        assert run.exit_code == 0, (command, run.output)
         assert ("reference" if quick else "listops") in run.stdout
 
 
@@ -74,6 +68,7 @@ def test_the_settings_that_the_page_on_training_names_exist():
     assert named == set(settings.keys(settings.Settings)) - {"recipe", "seed", *UNNAMED}
 
 
+@pytest.mark.usefixtures("shape_checks_off")  # which make reading several times slower
 def test_the_examples_of_the_page_on_data_run(monkeypatch):
     monkeypatch.setenv("BEAMTREE_DATA", str(real_files.find("sst/trees.tar.xz").parents[1]))
     names = {}

@@ -1,7 +1,6 @@
 """CRvNN: its equations, its tree, and what holds for every input."""
 
 import itertools
-from functools import partial
 
 import pytest
 import torch
@@ -231,8 +230,14 @@ def test_halting_ends_the_iterations():
 
 
 def without_kernels(patch, dtype=torch.float64):
-    """Averages by matrices also where steps are captured: without a GPU kernels take long."""
-    patch.setattr(continuous, "by_windows", partial(by_matrices, dtype=dtype))
+    """Averages and cells by PyTorch's operations also where steps are captured: without a GPU kernels take long."""
+    from beamtree.nn.engine.gpu import cells
+
+    def averages_and_goes(existence, may_go, threshold):
+        return by_matrices(existence, dtype), may_go & continuous.goes_on(existence, threshold)
+
+    patch.setattr(continuous, "by_windows", averages_and_goes)
+    patch.setattr(cells, "dense", lambda cell, rows: cell)
 
 
 def set_segments(patch, longest):

@@ -19,7 +19,7 @@ if torch.cuda.is_available():
 
 from triton.runtime.interpreter import InterpretedFunction
 
-from beamtree.nn.engine.gpu import precision
+from beamtree.nn.engine.gpu import continuous, precision
 from beamtree.nn.engine.gpu.cache import CACHE
 from beamtree.nn.engine.gpu.kernels import masks, sinkhorn, windows
 
@@ -90,8 +90,20 @@ def test_kernels_compile(launches, monkeypatch):
     once = windows.averages(total, total.detach(), values)
     windows.averages(total, total.detach(), once).sum().backward()
     windows.averages(total, total.detach(), values.double()).sum().backward()
+    existence, may_go = torch.rand(1, 5, requires_grad=True), torch.ones(1, 5, dtype=torch.bool)
+    average, goes = continuous.neighbours(existence, may_go, 0.1)
+    sum(continuous.absorb(existence, goes, existence, average, 600.0)).sum().backward()
     masks.masks(torch.ones(1, 1, dtype=torch.long), torch.ones(2, dtype=torch.int32), 4, threshold=0, scale=2.0)
     done = compile_all(launches)
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
     launched = {name for _, name, *_ in launches.values()}
-    assert {"propose", "advance", "choose", "into_inner", "undo_merge", "gate_gradient", "iterate"} <= launched
+    assert {
+        "propose",
+        "advance",
+        "choose",
+        "into_inner",
+        "undo_merge",
+        "gate_gradient",
+        "iterate",
+        "absorb",
+    } <= launched

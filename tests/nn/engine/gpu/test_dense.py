@@ -1,7 +1,5 @@
 """Encoders that compose all pairs at each step, with the cell in kernels, against engine "torch"."""
 
-from functools import partial
-
 import pytest
 import torch
 
@@ -10,8 +8,6 @@ pytest.importorskip("triton")
 import beamtree
 from beamtree.nn.cells.grc.dense import DenseComposition
 from beamtree.nn.engine.gpu import segments
-from beamtree.nn.engine.loops import continuous
-from beamtree.nn.engine.loops.continuous import by_matrices
 from support import assert_same, everything, inputs
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -27,7 +23,6 @@ CASES = [
 @pytest.mark.parametrize(("name", "options"), CASES, ids=lambda value: value if isinstance(value, str) else str(value))
 def test_engines_agree(name, options, workspaces, monkeypatch):
     monkeypatch.setattr(segments, "MAX_STEPS", 2)  # without a GPU kernels take long
-    monkeypatch.setattr(continuous, "by_windows", partial(by_matrices, dtype=torch.float32))
     calls, compose = [], DenseComposition.apply
     monkeypatch.setattr(DenseComposition, "apply", lambda *given: calls.append(1) or compose(*given))
     torch.manual_seed(0)

@@ -45,10 +45,12 @@ def test_averages_and_gradients_are_those_by_matrices(existence, dim, seed):
     compare([existence, existence[::-1]], dim, seed)
 
 
-def test_windows_longer_than_what_is_loaded_at_once():
+@pytest.mark.parametrize(("dim", "length"), [(1, 36), (3, 12)], ids=["sixteen-at-once", "two-at-once"])
+def test_windows_longer_than_what_is_loaded_at_once(dim, length):
     generator = torch.Generator().manual_seed(0)
-    faint = (0.03 * torch.rand(1, 60, generator=generator)).tolist()
-    compare([*faint, [1.0] * 20 + [0.0] * 40])
+    faint = (0.03 * torch.rand(1, length, generator=generator)).tolist()
+    exist = length // 3
+    compare([*faint, [1.0] * exist + [0.0] * (length - exist)], dim)
 
 
 def test_at_the_papers_width_in_float32():

@@ -92,9 +92,10 @@ class ContinuousLoop(Composite):
         assert isinstance(self.cell, CellFunction)
         loop = replace(self, cell=dense(self.cell, existence.numel()))
         for t, may_go in enumerate(given.may_go):
-            goes = may_go & self.goes_on(existence)
+            average, goes = by_windows(existence, may_go, self.threshold)
             mask = None if given.mask is None else given.mask[t]
-            states, existence = loop.iterate(states, existence, goes, mask, by_windows(existence))
+            by_kernels = states.dtype == torch.float32  # as of the cell, in other types PyTorch's operations
+            states, existence = loop.iterate(states, existence, goes, mask, average, by_kernels)
             after.append((states, existence))
         all_states, found = (torch.stack(parts) for parts in zip(*after, strict=True))
         return absorb(before, all_states, found, given.number), found, found.detach()
@@ -103,10 +104,6 @@ class ContinuousLoop(Composite):
         """In backward: some 40 values for each of h."""
         return 40 * carry[0].nbytes
 
-    def goes_on(self, existence: Float[Tensor, "B S"]) -> Bool[Tensor, "B 1"]:
-        """Whether more than one word exists, besides START and END."""
-        return (existence.detach() > self.threshold).sum(1, keepdim=True) > 3
-
     def iterate(
         self,
         states: Float[Tensor, "B S D"],
@@ -114,20 +111,30 @@ class ContinuousLoop(Composite):
         goes: Bool[Tensor, "B S"],
         mask: Float[Tensor, "B S mask"] | None,
         average: Average,
+        by_kernels: bool = False,
     ) -> tuple[Float[Tensor, "B S D"], Float[Tensor, "B S"]]:
-        """One iteration. Where no word of a sample goes, it stays as it is, to the last digit."""
+        """One iteration. Where no word of a sample goes, it stays as it is, to the last digit.
+
+        by_kernels: whether c is computed by those for a GPU.
+        """
         with torch.autocast(states.device.type, enabled=False):  # averages must not lose digits
             one = average(states)  # 𝓛h, 𝓡h, (B, 2, S, D)
             two = average(one)  # 𝓛𝓛h, 𝓡𝓡h
         (one_left, one_right), (two_left, two_right) = one.unbind(1), two.unbind(1)
         window = torch.cat((two_left, one_left, states, one_right, two_right), dim=-1)  # (B, S, 5D)
         scores = self.scorer(F.gelu(self.window(window))).squeeze(-1)  # (B, S)
-        go = self._compose_probability(scores, goes, average)  # c
+        if by_kernels and not self.official_floor:
+            from beamtree.nn.engine.gpu.continuous import absorb as absorb_by_kernels
+
+            go, after = absorb_by_kernels(scores, goes, existence, average, LARGEST)
+        else:
+            go = self._compose_probability(scores, goes, average)  # c
+            after = existence * (1 - go.to(existence.dtype))
         parents = self.cell(one_left, states, mask).to(states.dtype)
         with torch.autocast(states.device.type, enabled=False):
             come = average(go.unsqueeze(-1).to(states.dtype))[:, 0]  # 𝓛c, (B, S, 1)
             new_states = states.lerp(parents, come)
-        return new_states, existence * (1 - go.to(existence.dtype))
+        return new_states, after
 
     def _compose_probability(
         self,
@@ -159,7 +166,7 @@ def one_by_one(request: ContinuousRequest, recompute: bool, by_autograd: bool = 
         return loop.iterate(states, existence, goes, mask, by_matrices(existence, states.dtype, by_autograd))
 
     for step in range(request.may_go.shape[1] - 2):
-        goes = request.may_go & (step < lengths).unsqueeze(1) & loop.goes_on(positions.existence)
+        goes = request.may_go & (step < lengths).unsqueeze(1) & goes_on(positions.existence, loop.threshold)
         if request.halt and not goes.any():
             break
         arguments = (positions.states, positions.existence, goes, step)
@@ -185,7 +192,7 @@ def captured(request: ContinuousRequest) -> Positions:
         return IterationInputs(number, request.may_go & (number.view(-1, 1, 1) < lengths.unsqueeze(1)), mask)
 
     def should_stop(positions: tuple[Tensor, ...]) -> bool:
-        return request.halt and not bool(loop.goes_on(Positions(*positions).existence).any())
+        return request.halt and not bool(goes_on(Positions(*positions).existence, loop.threshold).any())
 
     steps = request.may_go.shape[1] - 2
     ran = segments.run(loop, request.start, (), draw, steps, redraw=True, should_stop=should_stop)
@@ -202,14 +209,18 @@ def masks(dropout: NodeDropout, steps: range, may_go: Bool[Tensor, "B S"]) -> Fl
     return dropout.mask(place, place)
 
 
-def by_windows(existence: Float[Tensor, "B S"]) -> Average:
-    """In kernels that sum up what is near."""
-    from beamtree.nn.engine.gpu.kernels.windows import (
-        averages,  # needs triton, which comes with PyTorch's CUDA builds alone
-    )
+def goes_on(existence: Float[Tensor, "B S"], threshold: float) -> Bool[Tensor, "B 1"]:
+    """Whether more than one word exists, besides START and END."""
+    return (existence.detach() > threshold).sum(1, keepdim=True) > 3
 
-    total = edges(existence)
-    return partial(averages, total, total.detach().cummax(1).values)
+
+def by_windows(
+    existence: Float[Tensor, "B S"], may_go: Bool[Tensor, "B S"], threshold: float
+) -> tuple[Average, Bool[Tensor, "B S"]]:
+    """In kernels that sum up what is near; and the words that go."""
+    from beamtree.nn.engine.gpu.continuous import neighbours as by_kernels  # needs triton, an optional package
+
+    return by_kernels(existence, may_go, threshold)
 
 
 def by_matrices(existence: Float[Tensor, "B S"], dtype: torch.dtype, by_autograd: bool = False) -> Average:

@@ -1,0 +1,141 @@
+"""CRvNN's iterations on a GPU: what is a number for each position, in few launches. See `kernels.continuous`."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import triton
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from beamtree.nn.engine.gpu.kernels import continuous as kernels
+from beamtree.nn.engine.gpu.kernels.windows import averages
+from beamtree.nn.function import first_order, save
+
+Average = Callable[[Float[Tensor, "B *sides S D"]], Float[Tensor, "B 2 S D"]]
+BLOCK = 256  # positions of a program
+
+
+def neighbours(
+    existence: Float[Tensor, "B S"], may_go: Bool[Tensor, "B S"], threshold: float
+) -> tuple[Average, Bool[Tensor, "B S"]]:
+    """The averages over what is near, and the words that go: all that may, of samples that are not done."""
+    totals, rising, goes = Positioning.apply(existence, may_go, threshold)
+    return partial(averages, totals, rising), goes.view(torch.bool)
+
+
+class Positioning(torch.autograd.Function):
+    """existence → where positions begin."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, existence: Float[Tensor, "B S"], may_go: Bool[Tensor, "B S"], threshold: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        B, S = existence.shape
+        totals, rising = torch.empty(2, B, S + 1, dtype=torch.float64, device=existence.device).unbind()
+        goes = torch.empty(B, S, dtype=torch.int8, device=existence.device)
+        kernels.lay_out[(B,)](
+            existence.contiguous(), may_go.contiguous().view(torch.int8), totals, rising, goes, S, threshold,
+            **_row(S),
+        )  # fmt: skip
+        ctx.dtype = existence.dtype
+        ctx.mark_non_differentiable(rising, goes)
+        save(ctx, (existence,))
+        return totals, rising, goes
+
+    @staticmethod
+    @first_order
+    def backward(
+        ctx: Any, inputs: Sequence[Tensor], kept: Sequence[Any], gradient: Float[Tensor, "B edges"], *_: Any
+    ) -> tuple[Tensor | None, ...]:
+        B, S = len(gradient), gradient.shape[1] - 1
+        d_existence = torch.empty(B, S, dtype=ctx.dtype, device=gradient.device)
+        kernels.lay_out_back[(B,)](gradient.contiguous(), d_existence, S, **_row(S))
+        return d_existence, None, None
+
+
+def absorb(
+    scores: Float[Tensor, "B S"],
+    goes: Bool[Tensor, "B S"],
+    existence: Float[Tensor, "B S"],
+    average: Average,
+    largest: float,
+) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]]:
+    """c, and the existence after it."""
+    weights: Tensor = Weights.apply(scores, goes, largest)
+    beside = average(weights.unsqueeze(-1))  # 𝓛 exp(s) and 𝓡 exp(s), (B, 2, S, 1)
+    go, after = Absorption.apply(weights, beside, existence)
+    return go, after
+
+
+class Weights(torch.autograd.Function):
+    """s → exp(s) of the words that go."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, scores: Float[Tensor, "B S"], goes: Bool[Tensor, "B S"], largest: float
+    ) -> Float[Tensor, "B S"]:
+        scores = scores.contiguous()
+        weights = torch.empty(scores.shape, dtype=torch.float64, device=scores.device)
+        n = scores.numel()
+        kernels.weigh[_grid(n)](scores, goes.view(torch.int8), weights, n, largest, BLOCK=BLOCK)
+        ctx.largest = largest
+        save(ctx, (scores,), weights)
+        return weights
+
+    @staticmethod
+    @first_order
+    def backward(
+        ctx: Any, inputs: Sequence[Tensor], kept: Sequence[Any], gradient: Float[Tensor, "B S"]
+    ) -> tuple[Tensor | None, ...]:
+        (scores,), (weights,) = inputs, kept
+        d_scores, n = torch.empty_like(scores), scores.numel()
+        kernels.weigh_back[_grid(n)](scores, weights, gradient.contiguous(), d_scores, n, ctx.largest, BLOCK=BLOCK)
+        return d_scores, None, None
+
+
+class Absorption(torch.autograd.Function):
+    """(weights, those beside, existence) → c, and the existence after it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        weights: Float[Tensor, "B S"],
+        beside: Float[Tensor, "B 2 S 1"],
+        existence: Float[Tensor, "B S"],
+    ) -> tuple[Tensor, Tensor]:
+        existence, beside = existence.contiguous(), beside.contiguous()
+        go, after = torch.empty(2, *existence.shape, dtype=existence.dtype, device=existence.device).unbind()
+        n, S = existence.numel(), existence.shape[1]
+        kernels.absorb[_grid(n)](weights, beside, existence, go, after, n, S, BLOCK=BLOCK)
+        save(ctx, (weights, beside, existence))
+        return go, after
+
+    @staticmethod
+    @first_order
+    def backward(
+        ctx: Any,
+        inputs: Sequence[Tensor],
+        kept: Sequence[Any],
+        d_go: Float[Tensor, "B S"],
+        d_after: Float[Tensor, "B S"],
+    ) -> tuple[Tensor | None, ...]:
+        weights, beside, existence = inputs
+        d_weights, d_beside, d_existence = (torch.empty_like(tensor) for tensor in inputs)
+        n, S = existence.numel(), existence.shape[1]
+        kernels.absorb_back[_grid(n)](
+            weights, beside, existence, d_go.contiguous(), d_after.contiguous(), d_weights, d_beside, d_existence,
+            n, S, BLOCK=BLOCK,
+        )  # fmt: skip
+        return d_weights, d_beside, d_existence
+
+
+def _grid(n: int) -> tuple[int]:
+    return (triton.cdiv(n, BLOCK),)
+
+
+def _row(S: int) -> dict[str, int]:
+    """A program for each sample holds all its positions."""
+    block = triton.next_power_of_2(S)
+    return {"BLOCK": block, "num_warps": min(max(block // 256, 1), 8)}

@@ -1,0 +1,104 @@
+"""The Triton kernels of CRvNN's iterations besides the averages (`windows.py`) and the cell: what is a number for each
+position, in float64.
+
+    lay_out        a program for each sample: where positions begin, and which words may go
+    lay_out_back   its gradient
+    weigh          exp(s) of the words that may go
+    absorb         c = w / (w + 1 + beside), and what exists after it
+    absorb_back, weigh_back
+                   their gradients
+
+The equations are those of `beamtree.nn.engine.loops.continuous`.
+"""
+
+# mypy: ignore-errors
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _larger(a, b):
+    return tl.maximum(a, b)
+
+
+@triton.jit(do_not_specialize=["S"])
+def lay_out(existence, may_go, totals, rising, goes, S, threshold, BLOCK: tl.constexpr):
+    """`rising` is `totals` without what rounding has let fall. A sample is done with three positions or fewer that
+    exist: START, END and one word."""
+    b, i = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    inside = i < S
+    e = tl.load(existence + b * S + i, mask=inside, other=0.0)
+    count = tl.sum((inside & (e > threshold)).to(tl.int32), axis=0)
+    may = tl.load(may_go + b * S + i, mask=inside, other=0) != 0
+    tl.store(goes + b * S + i, (may & (count > 3)).to(tl.int8), mask=inside)
+    total = tl.cumsum(e.to(tl.float64), axis=0)
+    highest = tl.maximum(tl.associative_scan(total, 0, _larger), 0.0)
+    row = b * (S + 1)
+    tl.store(totals + row + 1 + i, total, mask=inside)
+    tl.store(rising + row + 1 + i, highest, mask=inside)
+    first = i < 1
+    tl.store(totals + row + i, tl.zeros_like(total), mask=first)
+    tl.store(rising + row + i, tl.zeros_like(total), mask=first)
+
+
+@triton.jit(do_not_specialize=["S"])
+def lay_out_back(d_totals, d_existence, S, BLOCK: tl.constexpr):
+    """A position moves all edges behind it."""
+    b, i = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    inside = i < S
+    d = tl.load(d_totals + b * (S + 1) + 1 + i, mask=inside, other=0.0)
+    behind = tl.sum(d, axis=0) - tl.cumsum(d, axis=0) + d
+    tl.store(d_existence + b * S + i, behind.to(d_existence.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["n"])
+def weigh(scores, goes, weights, n, largest, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < n
+    s = tl.load(scores + i, mask=inside, other=0.0).to(tl.float64)
+    goes_on = tl.load(goes + i, mask=inside, other=0) != 0
+    tl.store(weights + i, tl.where(goes_on, tl.exp(tl.minimum(s, largest)), 0.0), mask=inside)
+
+
+@triton.jit(do_not_specialize=["n"])
+def weigh_back(scores, weights, gradient, d_scores, n, largest, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < n
+    s = tl.load(scores + i, mask=inside, other=0.0).to(tl.float64)
+    d = tl.load(gradient + i, mask=inside, other=0.0) * tl.load(weights + i, mask=inside, other=0.0)
+    tl.store(d_scores + i, tl.where(s <= largest, d, 0.0).to(d_scores.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _beside(beside, i, inside, S):
+    """What is to the left and to the right of each position; (B, 2, S)."""
+    place = beside + (i // S * 2) * S + i % S
+    return tl.load(place, mask=inside, other=0.0) + tl.load(place + S, mask=inside, other=0.0)
+
+
+@triton.jit(do_not_specialize=["n", "S"])
+def absorb(weights, beside, existence, go, after, n, S, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < n
+    w = tl.load(weights + i, mask=inside, other=0.0)
+    c = (w / (w + 1.0 + _beside(beside, i, inside, S))).to(go.dtype.element_ty)
+    e = tl.load(existence + i, mask=inside, other=0.0)
+    tl.store(go + i, c, mask=inside)
+    tl.store(after + i, e * (1 - c), mask=inside)
+
+
+@triton.jit(do_not_specialize=["n", "S"])
+def absorb_back(weights, beside, existence, d_go, d_after, d_weights, d_beside, d_existence, n, S, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < n
+    w, e = tl.load(weights + i, mask=inside, other=0.0), tl.load(existence + i, mask=inside, other=0.0)
+    total = w + 1.0 + _beside(beside, i, inside, S)
+    c, d_e = w / total, tl.load(d_after + i, mask=inside, other=0.0)
+    tl.store(d_existence + i, (d_e * (1 - c)).to(d_existence.dtype.element_ty), mask=inside)
+    d_c = tl.load(d_go + i, mask=inside, other=0.0).to(tl.float64) - (d_e * e).to(tl.float64)
+    d_total = -d_c * c / total
+    tl.store(d_weights + i, d_c / total + d_total, mask=inside)
+    place = d_beside + (i // S * 2) * S + i % S
+    tl.store(place, d_total, mask=inside)
+    tl.store(place + S, d_total, mask=inside)
