@@ -10,6 +10,7 @@ from unittest.mock import MagicMock
 import huggingface_hub.hub_mixin
 import pytest
 import torch
+import yaml
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 from torch import nn
 
@@ -297,6 +298,31 @@ def test_a_damaged_folder_is_answered_in_one_line(folder, damage, expected):
     found = message(load, folder)
     assert expected in found
     assert str(folder) in found
+
+
+def test_a_config_with_aliases_is_refused_before_they_are_expanded(folder):
+    lines = ["a0: &a0 [x, x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9))]
+    path = folder / "config.yaml"
+    path.write_text("\n".join(lines))
+    found = message(load, folder)
+    assert "aliases are not allowed" in found
+    assert len(found) < 400
+
+
+def test_what_a_config_holds_is_quoted_in_short(folder):
+    path = folder / "config.yaml"
+    path.write_text(path.read_text().replace("beamtree:", f"model2: {'x' * 10_000}\nbeamtree:"))
+    assert len(message(load, folder)) < 1000
+    path.write_text(path.read_text().replace("labels:", f"labels: {'y' * 10_000}\nlabels2:"))
+    assert len(message(load, folder)) < 1000
+
+
+def test_no_memory_is_taken_for_a_model_that_the_weights_do_not_fit(folder):
+    path = folder / "config.yaml"
+    document = yaml.safe_load(path.read_text())
+    document["model"]["dim"] = 600_000  # whose cell would have 17 TiB
+    path.write_text(yaml.safe_dump(document))
+    assert "these are the weights of another model" in message(load, folder)
 
 
 def replace(run, old, new):

@@ -1,23 +1,46 @@
-"""beamtree: latent-tree recursive networks."""
+"""beamtree: latent-tree recursive networks.
+
+Names are imported when they are first used, so that the command line can print its help without loading PyTorch.
+"""
 
 import os
-from typing import TYPE_CHECKING
-
-from beamtree import data
-from beamtree.nn import interop
-from beamtree.nn.beams import Beams, Encoding, Nodes
-from beamtree.nn.cells import GRC, TreeLSTM
-from beamtree.nn.encoders import encoder, encoders
-from beamtree.nn.engine import EngineError, release_memory
-from beamtree.nn.topk.operators import SoftTopK, TopK, onesoft_topk, plain_topk, stochastic_topk
-from beamtree.trees import Tree
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
+    from beamtree import data as data
+    from beamtree.nn import interop as interop
+    from beamtree.nn.beams import Beams as Beams
+    from beamtree.nn.beams import Encoding as Encoding
+    from beamtree.nn.beams import Nodes as Nodes
+    from beamtree.nn.cells import GRC as GRC
+    from beamtree.nn.cells import TreeLSTM as TreeLSTM
+    from beamtree.nn.encoders import encoder as encoder
+    from beamtree.nn.encoders import encoders as encoders
+    from beamtree.nn.engine import EngineError as EngineError
+    from beamtree.nn.engine import release_memory as release_memory
+    from beamtree.nn.topk.operators import SoftTopK as SoftTopK
+    from beamtree.nn.topk.operators import TopK as TopK
+    from beamtree.nn.topk.operators import onesoft_topk as onesoft_topk
+    from beamtree.nn.topk.operators import plain_topk as plain_topk
+    from beamtree.nn.topk.operators import stochastic_topk as stochastic_topk
     from beamtree.pretrained import Pretrained
+    from beamtree.trees import Tree as Tree
 
 __version__ = "0.1.0"
+
+_MODULES = {
+    "beamtree.nn.beams": ("Beams", "Encoding", "Nodes"),
+    "beamtree.nn.cells": ("GRC", "TreeLSTM"),
+    "beamtree.nn.encoders": ("encoder", "encoders"),
+    "beamtree.nn.engine": ("EngineError", "release_memory"),
+    "beamtree.nn.topk.operators": ("SoftTopK", "TopK", "onesoft_topk", "plain_topk", "stochastic_topk"),
+    "beamtree.trees": ("Tree",),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+_SUBMODULES = {"data": "beamtree.data", "interop": "beamtree.nn.interop"}
 
 __all__ = [
     "GRC",
@@ -41,8 +64,23 @@ __all__ = [
 ]
 
 
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        value: Any = import_module(_SUBMODULES[name])
+    elif name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value  # found without this function from now on
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def load(name: str | os.PathLike[str], device: "str | torch.device | None" = None) -> "Pretrained":
     """A trained model with its vocabulary: a shipped one by its name, a run's folder, or a model on the hub."""
-    from beamtree.pretrained import load  # with all that a hub needs, which an encoder alone does without
+    from beamtree.pretrained import load
 
     return load(name, device)

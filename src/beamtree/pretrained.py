@@ -68,6 +68,16 @@ def build(config: Config, vocabulary_size: int, pretrained: Float[Tensor, "V D"]
     )
 
 
+def _build_empty(config: Config, vocabulary: Vocabulary, folder: Path) -> Model:
+    """A model whose weights are to be loaded."""
+    settings = config.settings
+    frozen = None if settings.data.vectors is None else torch.zeros(len(vocabulary), settings.model.dim)
+    try:
+        return build(config, len(vocabulary), frozen)
+    except ValueError as error:
+        raise ValueError(f"{folder / runs.CONFIG}: {error}") from None
+
+
 class Prediction(NamedTuple):
     """What a model says of a text, or of a pair of them."""
 
@@ -159,13 +169,11 @@ class Pretrained(nn.Module, ModelHubMixin):
                 f"{folder}: {runs.VOCABULARY} has {len(vocabulary)} words and {runs.WEIGHTS} vectors for "
                 f"{len(words)}: they are not of one model"
             )
-        data, dim = config.settings.data, config.settings.model.dim
-        frozen = None if data.vectors is None else torch.zeros(len(vocabulary), dim)
-        try:
-            with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten: the user's draws stay the same
-                model = build(config, len(vocabulary), frozen)
-        except ValueError as error:
-            raise ValueError(f"{folder / runs.CONFIG}: {error}") from None
+        # Without memory first: a config may ask for any width.
+        with torch.device("meta"):
+            runs.check_weights(_build_empty(config, vocabulary, folder), weights, folder / runs.WEIGHTS)
+        with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten: the user's draws stay the same
+            model = _build_empty(config, vocabulary, folder)
         runs.fill(model, weights, folder / runs.WEIGHTS)
         results = runs.read_results(folder) if runs.is_finished(folder) else None
         return cls(config, vocabulary, model, results).to(place).eval()

@@ -42,6 +42,7 @@ CHECKPOINTS = "checkpoints"
 _PACKAGES = ("torch", "numpy", "lightning", "torchmetrics", "safetensors")  # that a result may depend on
 _SCORES = {"accuracy", "correct", "count", "loss"}  # of each split in the results
 _NAMED = 3  # of the weights that are wrong: their message is one line
+_LONGEST = 600  # characters of a message about a config
 _OWN_KEYS = {"labels": list, "pair": bool, "closed_vocabulary": bool, "beamtree": str}  # beside those of the settings
 
 Folder = str | os.PathLike[str]
@@ -77,14 +78,15 @@ def write_config(folder: Folder, config: Config) -> None:
         "closed_vocabulary": config.closed_vocabulary,
         "beamtree": beamtree.__version__,
     }
-    text = yaml.safe_dump({**config.settings.to_dict(), **own}, sort_keys=False, allow_unicode=True, width=120)
+    document = {**config.settings.to_dict(), **own}
+    text = yaml.dump(document, Dumper=_ConfigDumper, sort_keys=False, allow_unicode=True, width=120)
     write_atomically(Path(folder) / CONFIG, text)
 
 
 def read_config(folder: Folder) -> Config:
     path = file_of(folder, CONFIG)
     try:
-        document = yaml.safe_load(path.read_bytes())
+        document = yaml.load(path.read_bytes(), _ConfigLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: it is no YAML file ({_one_line(error)}): restore it, or train anew") from None
     if not isinstance(document, dict):
@@ -92,7 +94,22 @@ def read_config(folder: Folder) -> Config:
     try:
         return _config(document, path)
     except ValueError as error:
-        raise ValueError(f"{error}{_other_version(document.get('beamtree'))}") from None
+        raise ValueError(f"{_shortened(error)}{_other_version(document.get('beamtree'))}") from None
+
+
+class _ConfigLoader(yaml.SafeLoader):
+    """YAML without aliases: with them a file of a kilobyte can stand for gigabytes."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark
+            raise yaml.composer.ComposerError(None, None, "aliases are not allowed", mark)
+        return super().compose_node(parent, index)
+
+
+class _ConfigDumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 def read_results(folder: Folder) -> dict[str, Any]:
@@ -125,8 +142,8 @@ def read_weights(folder: Folder) -> dict[str, Tensor]:
         raise ValueError(f"{path}: it is damaged, or no safetensors file ({_one_line(error)}): get it anew") from None
 
 
-def fill(model: nn.Module, weights: Mapping[str, Tensor], where: object) -> None:
-    """Put the weights into a model, or tell why they are not its own."""
+def check_weights(model: nn.Module, weights: Mapping[str, Tensor], where: object) -> None:
+    """Raise an error that says why, unless these are the weights of the model, which may be on the device "meta"."""
     expected = model.state_dict()
     wrong = [f"{name} is missing" for name in expected if name not in weights]
     wrong += [f"{name} is superfluous" for name in weights if name not in expected]
@@ -137,6 +154,11 @@ def fill(model: nn.Module, weights: Mapping[str, Tensor], where: object) -> None
     if wrong:
         more = f", and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
         raise ValueError(f"{where}: these are the weights of another model: {', '.join(wrong[:_NAMED])}{more}")
+
+
+def fill(model: nn.Module, weights: Mapping[str, Tensor], where: object) -> None:
+    """Load the weights into a model, or say why they are not its own."""
+    check_weights(model, weights, where)
     model.load_state_dict(dict(weights))
 
 
@@ -280,6 +302,12 @@ def _other_version(written_by: object) -> str:
     if not isinstance(written_by, str) or written_by == beamtree.__version__:
         return ""
     return f" (it was written by beamtree {written_by}, and this is {beamtree.__version__})"
+
+
+def _shortened(error: BaseException) -> str:
+    """A message that may quote a file of any size."""
+    message = str(error)
+    return message if len(message) <= _LONGEST else f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 2 :]}"
 
 
 def _one_line(error: BaseException) -> str:

@@ -1,17 +1,49 @@
 """The program `beamtree`: its commands, and how they speak to the terminal."""
 
 import sys
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from beamtree import __version__
-from beamtree.cli import analyse, bench, data, evaluate, models, parse, report, serve, train
 from beamtree.cli.terminal import INTERRUPTED, Group
+
+# The commands in the order of the help, with the first line of each one's. Each is the function NAME_command, or the
+# typer application `app`, of the module beamtree.cli.NAME, which is imported when it is needed.
+COMMANDS = {
+    "train": "Train a model by a recipe, and score it on the recipe's test splits.",
+    "evaluate": "Measure how often a model is right: as a whole, by length, and for ListOps by depth.",
+    "parse": "Show the label that a model gives a text, and the trees it reads in it.",
+    "analyse": "Compare the trees that models read with gold trees, baselines, and each other.",
+    "serve": "Serve a page that shows what models read in a text: label, trees, and how they were built.",
+    "report": "Write tables of the runs' accuracies in the paper's layout, the paper's figures beside them.",
+    "models": "List the models that come with beamtree, its encoders and its recipes.",
+    "data": "Get, make and look at the data of the tasks.",
+    "bench": "Measure time and memory of the engines, each beside the reference.",
+}
 
 
 class Program(Group):
     """The commands, with one line for a user's mistake. Anything else that goes wrong shows its traceback."""
+
+    is_listing = False  # whether the help of all commands is printed
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        return TyperCommand(cmd_name, help=COMMANDS[cmd_name]) if self.is_listing else load_command(cmd_name)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self.is_listing = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self.is_listing = False
 
     def main(self, *args: Any, **settings: Any) -> Any:
         alone = settings.pop("standalone_mode", True)
@@ -29,6 +61,18 @@ class Program(Group):
         return sys.exit(code) if alone else code
 
 
+def load_command(name: str) -> Any:
+    """A command, from the module that defines it."""
+    module: Any = import_module(f"beamtree.cli.{name}")
+    app = getattr(module, "app", None)
+    if app is None:
+        app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+        app.command(name, epilog=module.EXAMPLE)(getattr(module, f"{name}_command"))
+    command = typer.main.get_command(app)
+    command.name = name
+    return command
+
+
 def mistake(error: Exception) -> str | None:
     """What to tell the user; None if it is not the user's mistake."""
     if hasattr(error, "format_message"):  # of the command line itself; typer's versions name the class differently
@@ -37,9 +81,7 @@ def mistake(error: Exception) -> str | None:
     return str(error) if isinstance(error, ValueError) else None
 
 
-app = typer.Typer(
-    name="beamtree", cls=Program, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
-)
+app = typer.Typer(name="beamtree", cls=Program, pretty_exceptions_enable=False, rich_markup_mode="rich")
 
 
 def main() -> None:
@@ -60,14 +102,3 @@ def program(
     ] = False,
 ) -> None:
     """Latent-tree recursive networks. `beamtree COMMAND --help` tells more of a command."""
-
-
-app.command("train", epilog=train.EXAMPLE)(train.train_command)
-app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate_command)
-app.command("parse", epilog=parse.EXAMPLE)(parse.parse_command)
-app.command("analyse", epilog=analyse.EXAMPLE)(analyse.analyse_command)
-app.command("serve", epilog=serve.EXAMPLE)(serve.serve_command)
-app.command("report", epilog=report.EXAMPLE)(report.report_command)
-app.command("models", epilog=models.EXAMPLE)(models.models_command)
-app.add_typer(data.app, name="data")
-app.command("bench", epilog=bench.EXAMPLE)(bench.bench_command)

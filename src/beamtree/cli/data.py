@@ -19,7 +19,9 @@ from beamtree.data.split import Split
 from beamtree.data.task import Option, Task
 from beamtree.utils.checks import check_choice, check_integer, unknown
 
-app = typer.Typer(cls=Group, rich_markup_mode="rich", help="Get, make and look at the data of the tasks.")
+app = typer.Typer(
+    cls=Group, add_completion=False, rich_markup_mode="rich", help="Get, make and look at the data of the tasks."
+)
 
 Name = Annotated[str, typer.Argument(help="A task (see 'beamtree data list'), or the path of your own data.")]
 From = Annotated[Path | None, typer.Option("--from", help="The folder with the originals.")]
