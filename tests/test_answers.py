@@ -41,6 +41,27 @@ def test_an_answer_is_what_the_model_predicts_and_parses():
         assert [parse.tree for parse in side.parses] == [parse.tree for parse in parses]
 
 
+@pytest.mark.parametrize(
+    ("task", "texts"), [("listops", [EXPRESSION, "5"]), ("logic", ["( not a )\tb", "a\t( not b )"])]
+)
+def test_an_answer_takes_one_pass_of_the_encoder(task, texts):
+    model, passes = make(task), []
+    model.model.encoder.register_forward_hook(lambda module, given, output: passes.append(len(given[0])))
+    found = list(answers(model, texts))
+    assert sum(passes) == len(texts) * (2 if task == "logic" else 1)
+    assert [answer.text for answer in found] == texts
+
+
+def test_sides_alone_keep_their_places_among_pairs():
+    model = make("logic")
+    texts = ["a", "( not a )\tb", "( not b )", "b\ta"]
+    for text, answer in zip(texts, answers(model, texts), strict=True):
+        (single,) = answers(model, [text])
+        assert answer.label == single.label
+        assert [side.parses[0].tree for side in answer.sides] == [side.parses[0].tree for side in single.sides]
+        assert [" ".join(side.tokens) for side in answer.sides] == text.split("\t")
+
+
 def test_a_pair_has_two_sides_and_one_side_alone_has_no_label():
     model = make("logic")
     both, alone = answers(model, ["( not a )\tb", "( not b )"])

@@ -42,12 +42,16 @@ def answers(model: "beamtree.pretrained.Pretrained", texts: Sequence[str]) -> It
     """
     split = [_sides(text, model.config.pair) for text in texts]
     whole = [(each[0], each[1]) if model.config.pair else each[0] for each in split if _is_whole(each, model)]
-    predictions = iter(model.predict(whole))
-    parses = iter(model.parse_all([side for sides in split for side in sides]))
+    readings = iter(model.read(whole))
+    alone = iter(model.parse_all([sides[0] for sides in split if not _is_whole(sides, model)]))
     for text, sides in zip(texts, split, strict=True):
-        label, probabilities, strange = next(predictions) if _is_whole(sides, model) else (None, {}, ())
-        found = [(side, next(parses)) for side in sides]
-        read = [Side(side, trees[0].tree.leaves, trees) for side, trees in found]
+        if _is_whole(sides, model):
+            (label, probabilities, strange), parses = next(readings)
+            if not parses:
+                model.parse_all(sides)  # raises an error that says why there are no trees
+        else:
+            label, probabilities, strange, parses = None, {}, (), (next(alone),)
+        read = [Side(side, trees[0].tree.leaves, trees) for side, trees in zip(sides, parses, strict=True)]
         yield Answer(text, label, probabilities, strange, read)
 
 

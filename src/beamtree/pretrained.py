@@ -36,7 +36,7 @@ from beamtree.tasks import Model, Output, PairClassifier, TextClassifier
 from beamtree.trees import Tree
 from beamtree.utils.checks import unknown
 
-__all__ = ["Parse", "Parses", "Prediction", "Pretrained", "build", "load", "shipped", "tokens_of"]
+__all__ = ["Parse", "Parses", "Prediction", "Pretrained", "Reading", "build", "load", "shipped", "tokens_of"]
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -86,6 +86,13 @@ class Prediction(NamedTuple):
     unknown: tuple[str, ...] = ()  # words that the model does not know: it reads them all as one
 
 
+class Reading(NamedTuple):
+    """All that a model says of a text, or of a pair of them."""
+
+    prediction: Prediction
+    parses: tuple[Parses, ...]  # of the text, or of both sides; none if the encoder builds no trees
+
+
 class Pretrained(nn.Module, ModelHubMixin):
     """A model with its settings and its vocabulary; `results` are those of its training, where they are known."""
 
@@ -111,12 +118,31 @@ class Pretrained(nn.Module, ModelHubMixin):
         """The label of each text; of each pair (text, text), if it is a model of pairs."""
         sides = [self._sides(text) for text in _listed(texts)]
 
-        def read(indices: list[int], batch: Batch) -> list[list[float]]:
-            return self.model.probabilities(self.model.read(batch).logits).tolist()
+        def predictions(indices: list[int], batch: Batch) -> list[Prediction]:
+            return self._predictions([sides[index] for index in indices], self.model.read(batch).logits)
 
-        rows = self._in_batches(sides, read, self._gold_trees(sides))
+        return self._in_batches(sides, predictions, self._gold_trees(sides))
+
+    def read(self, texts: Sequence[str | tuple[str, str]]) -> list[Reading]:
+        """The label and the trees of each text, or of each pair, from one pass of the encoder."""
+        sides = [self._sides(text) for text in _listed(texts)]
+
+        def readings(indices: list[int], batch: Batch) -> list[Reading]:
+            chosen, output = [sides[index] for index in indices], self.model.read(batch)
+            predictions, beams = self._predictions(chosen, output.logits), output.encoding.beams
+            if beams is None:
+                return [Reading(prediction, ()) for prediction in predictions]
+            each = beams.parses([tokens for side in zip(*chosen, strict=True) for tokens in side])
+            parses = zip(
+                *(each[first : first + len(chosen)] for first in range(0, len(each), len(chosen))), strict=True
+            )
+            return [Reading(*both) for both in zip(predictions, parses, strict=True)]
+
+        return self._in_batches(sides, readings, self._gold_trees(sides))
+
+    def _predictions(self, sides: Sequence[tuple[list[str], ...]], logits: Float[Tensor, "B L"]) -> list[Prediction]:
         predictions = []
-        for tokens, row in zip(sides, rows, strict=True):
+        for tokens, row in zip(sides, self.model.probabilities(logits).tolist(), strict=True):
             probabilities = dict(zip(self.labels, row, strict=True))
             strange = dict.fromkeys(word for side in tokens for word in side if word not in self.vocabulary)
             predictions.append(Prediction(max(self.labels, key=probabilities.__getitem__), probabilities, (*strange,)))
