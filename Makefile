@@ -5,7 +5,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint format types pytest test test-web bench clean
+.PHONY: help setup demo lint format types pytest test test-web results bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -48,6 +48,9 @@ test-web: setup  ## test the page in a real browser, which this installs into .v
 	$(BIN)/python -m pip install --quiet -c constraints.txt playwright
 	browser=$$($(BIN)/python tests/web/browser.py) && \
 	  OMP_NUM_THREADS=1 BEAMTREE_BROWSER="$$browser" $(BIN)/python -m pytest -m web tests/web $(ARGS)
+
+results: setup  ## write the tables of docs/results.md from the runs in results/
+	$(BIN)/python results/write_tables.py
 
 bench: setup  ## measure the engines beside the reference (ARGS="..." are passed on)
 	$(BIN)/beamtree bench $(ARGS)
