@@ -13,7 +13,7 @@ MODULES = {
 # A package imports from those before it in this list, and from itself.
 ORDER = ("utils", "trees", "nn")
 EXCEPTIONS = ("beamtree.trees.analysis",)  # analyses data sets, and belongs to evaluation
-GPU = (".gpu", ".kernels")  # of a cell: loaded by the engine on a GPU alone
+GPU = (".gpu", ".kernels", ".dense", ".dense_kernels")  # of a cell: loaded by the engine on a GPU alone
 INSIDE_NN = (
     "function",
     "cells",

@@ -59,7 +59,7 @@ def test_commands_that_take_long_are_at_least_understood(page):
     commands = [shlex.split(line)[1:] for line in lines if line.startswith("beamtree ")]
     assert len(commands) >= 4
     for name, *arguments in commands:
-        program.commands[name].make_context(name, arguments)  # raises if it does not know an option
+        program.get_command(None, name).make_context(name, arguments)  # raises if it does not know an option
 
 
 def test_the_settings_that_the_page_on_training_names_exist():

@@ -1,10 +1,10 @@
-"""Time and memory of every engine, with the reference beside it in the same run.
+"""Time and memory of every engine, compared with the reference in the same run.
 
     results = run(grid(["bt-grc"], lengths=[200], batch_sizes=[4], engines=["torch"]))
-    ratios(results)  # how many times less each needs than the reference
+    ratios(results)  # improvement factors over the reference
 
-A training step is forward and backward of Σ sin(state) over full-length random inputs; inference is forward in eval
-mode without gradients. A factor is worth something only between numbers of one run on one machine.
+A training step is the forward and backward pass of Σ sin(state) over full-length random inputs; inference is the
+forward pass in eval mode without gradients. Only results of the same run on the same machine are comparable.
 """
 
 import importlib.util
@@ -27,20 +27,21 @@ from beamtree.utils.devices import find_device
 from beamtree.utils.memory import available_bytes, is_out_of_memory, peak_bytes, release_memory, watch_saved
 
 AUTO, REFERENCE = "auto", "reference"
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16-autocast": torch.float32}  # of the weights
+# Names of dtypes → dtype of the weights.
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16-autocast": torch.float32}
 OUT_OF_MEMORY = "out of memory"
 REPEATS = 5
-BUDGET = 10.0  # seconds; a slow case is timed once rather than for minutes
-# What the reference holds of one cell until backward, in vectors of width D, rounded up from what `measure` counts: 26
-# with the GRC, 16 with the LSTM; CRvNN has its neighbours besides, and OneSoft copies all continuations twice, K for
-# each candidate.
+BUDGET = 10.0  # seconds; limits the repeats of a slow case
+# Vectors of width D that the reference saves per cell for the backward pass, rounded up from measurements: 26 with the
+# GRC, 16 with the LSTM. CRvNN also saves its neighbours, and OneSoft copies all continuations, K for each candidate,
+# twice.
 KEPT, KEPT_CRVNN, KEPT_ONESOFT = 27, 52, 2
-SLOTS, SAMPLES = 21, 5  # of Ordered Memory, and of MC-Gumbel, by default
+SLOTS, SAMPLES = 21, 5  # defaults of Ordered Memory and MC-Gumbel
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured."""
+    """A configuration to measure."""
 
     encoder: str = "bt-grc"
     engine: str = REFERENCE
@@ -61,27 +62,27 @@ class Case:
         check_rate("dropout", self.dropout)
         check_choice("dtype", self.dtype, tuple(DTYPES))
         check_integer("seed", self.seed, at_least=0)
-        object.__setattr__(self, "device", find_device(self.device))  # a result names where it ran, never "auto"
+        object.__setattr__(self, "device", find_device(self.device))  # results name the actual device, never "auto"
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came out. None: not measured; the note says why, or the system does not tell."""
+    """The measurements of a case. None: not measured, as the note explains, or not reported by the system."""
 
     case: Case
     train_seconds: float | None = None
     inference_seconds: float | None = None
-    saved_bytes: int | None = None  # what autograd holds between forward and backward
-    peak_bytes: int | None = None  # the most a training step needs at any time
+    saved_bytes: int | None = None  # held by autograd between the forward and the backward pass
+    peak_bytes: int | None = None  # peak of a training step
     note: str = ""
 
 
-Progress = Callable[[Case, Result | None], None]  # hears of a case twice: before it, with None, and with its result
+Progress = Callable[[Case, Result | None], None]  # called before each case, with None, and after it
 
 
 @dataclass(frozen=True)
 class Ratios:
-    """How many times less than the reference: 2 is twice as fast, or half the memory. None: one of them is unknown."""
+    """Improvement factors over the reference: 2 is twice as fast, or half the memory. None: one value is unknown."""
 
     train_seconds: float | None
     inference_seconds: float | None
@@ -96,7 +97,7 @@ def engines_on(device: str) -> list[str]:
 
 
 def check_engine(engine: str, device: str) -> None:
-    """An engine that exists and can run on the device."""
+    """Check that an engine exists and can run on the device."""
     check_choice("engine", engine, (AUTO, *ENGINES))
     possible = (AUTO, *engines_on(device))
     if engine not in possible:
@@ -113,10 +114,10 @@ def grid(
     reference: bool = True,
     **common: Any,
 ) -> list[Case]:
-    """All combinations. The engines of one case follow each other, the reference first, which the ratios need.
+    """All combinations. The engines of one case are consecutive, the reference first, since the ratios need it.
 
-    engines: None: all that can run on the device.
-    reference: whether it runs too where it is not among the engines.
+    engines: engines to measure; None for all that can run on the device.
+    reference: whether to add the reference if it is not among the engines.
     """
     device = find_device(device)
     chosen = engines_on(device) if engines is None else list(engines)
@@ -136,7 +137,7 @@ def run(
     repeats: int = REPEATS,
     budget: float = BUDGET,
 ) -> list[Result]:
-    """Measure them all."""
+    """Measure all cases."""
     results = []
     for case in cases:
         progress(case, None)
@@ -146,7 +147,7 @@ def run(
 
 
 def ratios(results: Sequence[Result]) -> list[Ratios]:
-    """For each result its factors against the reference of the same case."""
+    """The factors of each result over the reference of the same case."""
     references = {result.case: result for result in results if result.case.engine == REFERENCE}
 
     def factor(result: Result, quantity: str) -> float | None:
@@ -158,15 +159,15 @@ def ratios(results: Sequence[Result]) -> list[Ratios]:
 
 
 def records(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Results and their ratios as flat dictionaries of JSON's types."""
+    """Results and their ratios as JSON-serialisable dictionaries."""
     rows = [(asdict(result), asdict(ratio)) for result, ratio in zip(results, ratios(results), strict=True)]
     return [{**row.pop("case"), **row, "ratios": ratio} for row, ratio in rows]
 
 
 def measure(case: Case, repeats: int = REPEATS, budget: float = BUDGET) -> Result:
-    """Median times of `repeats` passes, fewer where they would take more than `budget` seconds, and memory.
+    """Memory, and median times of up to `repeats` passes, as many as fit into `budget` seconds.
 
-    A case that does not fit into memory is a result too, with a note, and so is one that the engine is not made for.
+    A case that does not fit into memory, or that the engine does not support, returns a result with a note.
     """
     check_integer("repeats", repeats, at_least=1)
     release_memory()
@@ -186,11 +187,11 @@ def measure(case: Case, repeats: int = REPEATS, budget: float = BUDGET) -> Resul
 
 
 def make_encoder(case: Case) -> Any:
-    """With those of the case's settings that the encoder has."""
+    """The encoder of a case, with those of its settings that the encoder accepts."""
     known = options(case.encoder)
     given: dict[str, Any] = {"dim": case.dim, "beam_size": case.beam_size, "dropout": case.dropout}
-    given["heads"] = math.gcd(case.dim, 16)  # NDR's, which divide the width
-    given["halt"] = False  # CRvNN's, which at random weights would stop after a few iterations; so in the paper's table
+    given["heads"] = math.gcd(case.dim, 16)  # for NDR; must divide the width
+    given["halt"] = False  # for CRvNN, which halts early with random weights; as in the paper's table
     if "engine" in known:
         try:
             encoder(case.encoder, dim=1, engine=case.engine)
@@ -211,7 +212,7 @@ def _measure(case: Case, repeats: int, budget: float) -> Result:
 
     def forward(x: Tensor) -> Tensor:
         lengths = torch.full((len(x),), x.shape[1], device=x.device)
-        # Trees that lean to the left, as those of ListOps do within a list.
+        # Left-branching trees, like those of ListOps within a list.
         given = {"trees": [Tree.from_actions([0] * (x.shape[1] - 1))] * len(x)} if model.needs_trees else {}
         with torch.autocast(case.device, torch.bfloat16, enabled=half):
             return model(x, lengths, **given).state.sin().sum()
@@ -226,20 +227,20 @@ def _measure(case: Case, repeats: int, budget: float) -> Result:
     def first_steps() -> None:
         with watch_saved(saved, known):
             loss = forward(x)
-        loss.backward()  # unwatched: what an engine composes again here is not kept
+        loss.backward()  # not watched: tensors recomputed here are not saved
         if case.device == "cuda":
-            train_step()  # the second time an engine may capture its launches
+            train_step()  # an engine may capture its launches the second time
 
     @torch.no_grad()
     def infer() -> None:
         forward(x)
 
-    # What a library sets up at its first use, such as threads and workspaces, is not the case's memory.
+    # Warm up: threads and workspaces that a library allocates at first use are not the case's memory.
     for _ in range(2 if case.device == "cuda" else 1):
         forward(x[:1, :3]).backward()
     for tensor in known:
         tensor.grad = None
-    # The first full steps warm up and are watched, so that buffers an engine keeps from step to step count as its own.
+    # Watch the first full steps, so that buffers that an engine keeps between steps are counted.
     peak = peak_bytes(first_steps, case.device)
     train_seconds = median_seconds(train_step, case.device, repeats, budget)
     model.eval()
@@ -250,7 +251,7 @@ def _measure(case: Case, repeats: int, budget: float) -> Result:
 
 
 def median_seconds(work: Callable[[], None], device: str, repeats: int, budget: float) -> float:
-    """At least one time is taken, and none that is likely to end beyond the budget."""
+    """The median of at least one timing; stops before a repeat that would probably exceed the budget."""
     times: list[float] = []
     while len(times) < repeats and (not times or sum(times) + times[-1] < budget):
         _synchronize(device)
@@ -262,7 +263,7 @@ def median_seconds(work: Callable[[], None], device: str, repeats: int, budget: 
 
 
 def needed_bytes(case: Case) -> int:
-    """About what a training step needs. Only what the reference keeps of its cells is worth an estimate."""
+    """Estimated memory of a training step: the cells that the reference saves; 0 for the other engines."""
     if case.engine != REFERENCE:
         return 0
     kept = KEPT_CRVNN if case.encoder == "crvnn" else KEPT
@@ -272,7 +273,7 @@ def needed_bytes(case: Case) -> int:
 
 
 def reference_cells(case: Case) -> int:
-    """How many cells the reference composes for one input."""
+    """Number of cells that the reference composes for one input."""
     N, K = case.length, case.beam_size
     if case.encoder == "ndr" or case.encoder.startswith(("recurrent", "gold", "balanced", "random")):
         return N

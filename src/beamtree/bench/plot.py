@@ -1,4 +1,4 @@
-"""Time and memory over the length, drawn with matplotlib, which is optional."""
+"""Plots of time and memory over length. Requires matplotlib, an optional package."""
 
 import importlib
 import importlib.util
@@ -9,13 +9,13 @@ from typing import Any
 from beamtree.bench.measure import Case, Result
 
 ENDINGS = (".png", ".svg", ".pdf")
-# Okabe and Ito's, which colour-blind readers tell apart; their yellow is too pale for a line. Markers tell too.
+# Okabe and Ito's palette for colour-blind readers, without yellow, which is too pale. Markers differ too.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "os^Dv*X"
 
 
 def check_plot(file: Path) -> None:
-    """Said before hours of measuring: whether a plot can be drawn into the file."""
+    """Validate the file before measuring: raise a `ValueError` if no plot can be written to it."""
     if file.suffix.lower() not in ENDINGS:
         raise ValueError(f"the plot {str(file)!r} must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
     if not file.absolute().parent.is_dir():
@@ -25,7 +25,7 @@ def check_plot(file: Path) -> None:
 
 
 def draw(results: Sequence[Result], file: Path, title: str = "") -> None:
-    """Two pictures side by side: a training step's time and its peak memory, both axes logarithmic."""
+    """Plot time and peak memory of a training step side by side, on logarithmic axes."""
     figure = importlib.import_module("matplotlib.figure").Figure(figsize=(9, 4), layout="constrained")
     figure.suptitle(title)
     left, right = figure.subplots(1, 2)
@@ -39,7 +39,7 @@ def draw(results: Sequence[Result], file: Path, title: str = "") -> None:
 
 
 def _curves(axes: Any, label: str, values: Sequence[tuple[Case, float | None]]) -> None:
-    """A line for each encoder. What was not measured leaves no point."""
+    """One line per encoder. Cases without a measurement have no point."""
     points = [(case, value) for case, value in values if value]
     axes.set(xlabel="length N", ylabel=label)
     if not points:

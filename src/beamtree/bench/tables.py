@@ -1,8 +1,8 @@
-"""Three fixed measurements of the encoders, whose tables stand for themselves.
+"""Three predefined benchmark tables.
 
-`speed` is the paper's efficiency table, with the paper's figures beside ours: a training step at batch 1, times 100.
-`batched` is the usual case of training, and `scaling` a curve over lengths that double. All have the paper's width and
-beams, and run the fastest engine there is for a case unless told otherwise.
+`speed` is the paper's efficiency table, with the paper's figures beside ours: a training step at batch size 1, times
+100. `batched` measures typical training batches, and `scaling` doubles the length from case to case. All use the
+paper's width and number of beams, and by default the fastest engine available for each case.
 
     results = run(cases("speed", device="cuda"))
     records("speed", results)
@@ -19,24 +19,24 @@ from beamtree.nn.encoders import encoders
 from beamtree.utils.checks import check_choice
 from beamtree.utils.devices import find_device
 
-DIM, BEAM_SIZE = 128, 5  # the paper's for ListOps
+DIM, BEAM_SIZE = 128, 5  # the paper's values for ListOps
 SAMPLES = 100  # in each of the paper's splits
-LIMIT = 60.0  # seconds for a case
-PASSES = 3  # at least, in training steps: one watched, one timed, and inference twice, which is less than half of one
+LIMIT = 60.0  # seconds per case
+PASSES = 3  # minimal cost of a case, in training steps: one watched, one timed, and two inferences of under half each
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a table measures. names: None: every encoder."""
+    """What a table measures. names: the encoders; None for all."""
 
     title: str
-    lengths: tuple[int, ...]  # rising: a case's time is estimated from those before it
+    lengths: tuple[int, ...]  # increasing: a case's time is estimated from shorter ones
     batch_size: int
     names: tuple[str, ...] | None = None
 
 
 TABLES = {
-    "speed": Plan("100 samples of training, one at a time", (225, 550, 950), 1),  # the middles of the paper's splits
+    "speed": Plan("100 samples of training, one at a time", (225, 550, 950), 1),  # midpoints of the paper's splits
     "batched": Plan("a training step of 128 samples", (50, 100), 128),
     "scaling": Plan("a training step of one long sample", tuple(2**power for power in range(8, 15)), 1, ("bt-grc",)),
 }
@@ -51,8 +51,8 @@ class Published:
 
 
 # Ray Chowdhury & Caragea, Beam Tree Recursive Cells (ICML 2023), section "Efficiency Analysis", the table "Empirical
-# time and memory consumption for various models on an RTX A6000" (table:speedtest): its columns, and a line for each
-# model. It trains on ListOps, with embedding, classifier and optimiser; ours is the encoder alone.
+# time and memory consumption for various models on an RTX A6000" (table:speedtest): its columns, one line per model.
+# The paper trains on ListOps, with embedding, classifier and optimiser; we measure the encoder alone.
 HARDWARE = "RTX A6000"
 SPLITS = ("200–250", "500–600", "900–1000")
 PAPER: dict[str, tuple[Published, Published, Published]] = {
@@ -72,9 +72,9 @@ PAPER: dict[str, tuple[Published, Published, Published]] = {
 def cases(
     table: str, names: Iterable[str] | None = None, engine: str = AUTO, device: str = "cpu", **common: Any
 ) -> list[Case]:
-    """What a table measures, encoder by encoder, lengths rising.
+    """The cases of a table, grouped by encoder, with increasing lengths.
 
-    names: the encoders; None: those of the table.
+    names: the encoders; None for those of the table.
     """
     check_choice("table", table, tuple(TABLES))
     plan, device = TABLES[table], find_device(device)
@@ -93,9 +93,9 @@ def run(
     repeats: int = bench.REPEATS,
     limit: float = LIMIT,
 ) -> list[Result]:
-    """Measure them all, except those which the shorter ones before show to be hopeless.
+    """Measure all cases, except those that shorter cases predict to fail or to take too long.
 
-    limit: seconds; a case that is likely to take longer is left out.
+    limit: seconds; a case that would probably take longer is skipped.
     """
     if not limit > 0:
         raise ValueError(f"limit is {limit!r}: it must be a number of seconds above 0")
@@ -109,7 +109,7 @@ def run(
 
 
 def hopeless(case: Case, earlier: Sequence[Result], limit: float) -> str | None:
-    """Why a case is not worth a try, judged by shorter ones; None if it is."""
+    """Why a case should be skipped, predicted from shorter ones; None if it should run."""
     shorter = [result for result in earlier if replace(result.case, length=case.length) == case]
     for result in shorter:
         if result.note == bench.OUT_OF_MEMORY:
@@ -120,9 +120,9 @@ def hopeless(case: Case, earlier: Sequence[Result], limit: float) -> str | None:
 
 
 def likely_seconds(length: int, times: Sequence[tuple[int, float]]) -> float:
-    """A pass at a length, from the times at the lengths before; 0 where there are none.
+    """Predicted time of a pass at a length, from the times at shorter lengths; 0 if there are none.
 
-    The last two tell how time grows, from linearly to cubically; one alone is taken to grow quadratically.
+    The last two times determine the exponent, between 1 and 3; with only one, growth is assumed to be quadratic.
     """
     if not times:
         return 0.0
@@ -134,23 +134,23 @@ def likely_seconds(length: int, times: Sequence[tuple[int, float]]) -> float:
 
 
 def seconds_for_samples(result: Result) -> float | None:
-    """Training on as many samples as the paper's splits have."""
+    """Training time for the number of samples in the paper's splits."""
     return None if result.train_seconds is None else result.train_seconds * SAMPLES / result.case.batch_size
 
 
 def published(case: Case) -> Published | None:
-    """The paper's figures for a case of the table `speed`; None where the paper has none."""
+    """The paper's figures for a case of the table `speed`; None if there are none."""
     column = TABLES["speed"].lengths.index(case.length)
     return PAPER[case.encoder][column] if case.encoder in PAPER else None
 
 
 def split(case: Case) -> str:
-    """The paper's name of the lengths that a case of the table `speed` stands for."""
+    """The paper's length range that a case of the table `speed` represents."""
     return SPLITS[TABLES["speed"].lengths.index(case.length)]
 
 
 def records(table: str, results: Sequence[Result]) -> list[dict[str, Any]]:
-    """A table as flat dictionaries of JSON's types; those of `speed` hold the paper's figures."""
+    """A table as JSON-serialisable dictionaries; those of `speed` include the paper's figures."""
     rows = [asdict(result) for result in results]
     rows = [{**row.pop("case"), **row} for row in rows]
     if table != "speed":

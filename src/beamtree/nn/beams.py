@@ -1,4 +1,4 @@
-"""What an encoder returns: the encoding, and the beams it was made from."""
+"""What an encoder returns: the encoding, and the beams it was computed from."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,34 +14,34 @@ from beamtree.trees import Tree
 
 
 class Parse(NamedTuple):
-    """A tree that beams have reached, and how."""
+    """A tree found by one or more beams."""
 
     tree: Tree
-    probability: float  # of all beams that reached it, by merges in whatever order
-    merges: tuple[tuple[int, int], ...]  # [start, end) of its constituents, in the order of the best of these beams
+    probability: float  # total of all beams that found it, in any merge order
+    merges: tuple[tuple[int, int], ...]  # [start, end) of its constituents, in the merge order of the best beam
 
 
 class Parses(list[Parse]):
-    """The different trees of one sample, most probable first. A notebook draws them."""
+    """The distinct trees of one sample, most probable first. Notebooks display them as drawings."""
 
     def _repr_html_(self) -> str:
-        from beamtree.drawing import draw_beams  # here: an encoder alone needs no drawings
+        from beamtree.drawing import draw_beams  # imported here: encoders do not need drawings
 
         return draw_beams(self)._repr_html_() if self else ""
 
 
 def span_probabilities(parses: Iterable[Parse]) -> dict[tuple[int, int], float]:
-    """How probable every constituent of two or more leaves is: the sum over the trees that hold it, shortest first."""
+    """Probability of each constituent of two or more leaves, summed over the trees that contain it, shortest first."""
     total: dict[tuple[int, int], float] = {}
     for parse in parses:
         for span in parse.merges:
             total[span] = total.get(span, 0.0) + parse.probability
     ordered = sorted(total, key=lambda span: (span[1] - span[0], span))
-    return {span: min(total[span], 1.0) for span in ordered}  # rounding may lift a sum of all beams above 1
+    return {span: min(total[span], 1.0) for span in ordered}  # rounding may make the sum over all beams exceed 1
 
 
 class Nodes(NamedTuple):
-    """Every constituent of every beam: first the N leaves, then the N−1 merged ones in the order they were made."""
+    """Every constituent of every beam: first the N leaves, then the N−1 merged nodes in merge order."""
 
     states: Float[Tensor, "B K 2N-1 D"]  # with gradients
     spans: Int[Tensor, "B K 2N-1 2"]  # [start, end)
@@ -52,17 +52,17 @@ class Nodes(NamedTuple):
 class Beams:
     """The trees that were found, best first.
 
-    While OneSoft trains, its last beam is a mixture; it, and what descends from it, is shown by the heaviest of the
-    merges that were mixed.
+    While OneSoft trains, its last beam is a mixture. The reported tree of this beam, and of those that descend from it,
+    follows the mixed merge of largest weight.
     """
 
-    log_probs: Float[Tensor, "B K"]  # normalised over the beams; −inf where a sample has fewer
+    log_probs: Float[Tensor, "B K"]  # normalised over the beams; −inf for beams that do not exist
     chart: Chart  # in the same order of beams
     lengths: Int[Tensor, "B"]
     dim: int
 
     def trees(self, tokens: Sequence[Sequence[str]] | None = None) -> list[list[Tree]]:
-        """For each sample its trees, best first, over the tokens or else over positions 0, 1, …"""
+        """The trees of each sample, best first, with the tokens as leaves, or positions 0, 1, … by default."""
         lengths = self.lengths.tolist()
         if tokens is not None and [len(sentence) for sentence in tokens] != lengths:
             raise ValueError(f"tokens of lengths {[len(t) for t in tokens]} for inputs of lengths {lengths}")
@@ -78,14 +78,14 @@ class Beams:
         ]
 
     def parses(self, tokens: Sequence[Sequence[str]] | None = None) -> list[Parses]:
-        """For each sample its different trees, most probable first. Beams that reached the same tree by merges in
-        another order are one: their probabilities are added up, and the merges are those of the best."""
+        """The distinct trees of each sample, most probable first. Beams that found the same tree in different merge
+        orders are combined: their probabilities are summed, and the merges are those of the best beam."""
         result = []
         spans, probabilities = self.chart.spans.tolist(), self.log_probs.detach().exp().tolist()
         for sample, trees in enumerate(self.trees(tokens)):
             total: dict[Tree, float] = {}
             merges: dict[Tree, tuple[tuple[int, int], ...]] = {}
-            # Beams that do not exist come last and have no tree, hence not strict.
+            # Not strict: beams that do not exist come last and have no tree.
             for tree, probability, made in zip(trees, probabilities[sample], spans[sample], strict=False):
                 total[tree] = total.get(tree, 0.0) + probability
                 merges.setdefault(tree, tuple((start, end) for start, end in made[: len(tree) - 1]))
@@ -94,7 +94,7 @@ class Beams:
         return result
 
     def distinct(self, tokens: Sequence[Sequence[str]] | None = None) -> list[list[tuple[Tree, float]]]:
-        """For each sample its different trees with their probabilities, as `parses` has them."""
+        """The distinct trees of each sample with their probabilities, as in `parses`."""
         return [[(parse.tree, parse.probability) for parse in parses] for parses in self.parses(tokens)]
 
     @cached_property
@@ -117,7 +117,7 @@ class Beams:
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """The result of an encoder: `state` (B, D), and the beams, or None where the model has no trees."""
+    """The result of an encoder: `state` (B, D), and the beams, or None if the model builds no trees."""
 
     state: Float[Tensor, "B D"]
     beams: Beams | None = None

@@ -1,8 +1,8 @@
-"""How `torch.compile` and `torch.export` see an encoder. Imported only when one of them is at work: it loads Dynamo.
+"""How `torch.compile` and `torch.export` handle an encoder. Imported only while one of them runs: it loads Dynamo.
 
-Where no gradient is wanted, and in exported programs, an encoder is one operator of the graph: see
-`beamtree.nn.operator`. In training it runs between two graphs, as it does without a compiler: the operator would encode
-twice, in forward and in backward, and a graph break costs microseconds.
+When no gradient is required, and in exported programs, an encoder is a single operator of the graph (see
+`beamtree.nn.operator`). In training it runs eagerly between two graphs: the operator would encode twice, in the forward
+and in the backward pass, while a graph break costs microseconds.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from beamtree.nn.operator import Fields, to_encoding
 
 
 def call(encoder: Encoder, method: Callable[..., Encoding], x: Tensor, lengths: Tensor, *given: Any) -> Encoding:
-    """`method` of the encoder, to which other arguments than x and lengths are `given`; None is a default."""
+    """Call `method` of the encoder with x, lengths and the further arguments `given`, where None is a default."""
     needs_objects = any(argument is not None for argument in given)
     if torch.compiler.is_exporting():
         try:
@@ -53,7 +53,7 @@ def _run(encoder: Encoder, method: Callable[..., Encoding], x: Tensor, lengths: 
 
 
 def _watch(encoder: Encoder) -> None:
-    """Compares all options with what they are now, so that the graph is compiled again when one of them changes."""
+    """Compare all options with their values at compile time: this installs guards that recompile on a change."""
     for name, value in zip(encoder.OPTIONS, encoder._options(), strict=True):
         if value is not None and getattr(encoder, name, None) != value:
             raise AssertionError(name)

@@ -1,4 +1,4 @@
-"""Descriptions of encoders: JSON texts from which an encoder of the same kind is built, without weights of its own."""
+"""Descriptions of encoders: JSON strings from which the same encoder can be built, without its weights."""
 
 import inspect
 import json
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def describe(encoder: nn.Module) -> str:
-    """The description of an encoder. Raises a `ValueError` if it is not all that the encoder computes by."""
+    """The description of an encoder. Raises a `ValueError` if it does not fully determine the encoder's computation."""
     kind = type(encoder)
     settings = {name: _setting(encoder, name) for name in inspect.signature(kind).parameters}
     description = json.dumps({"encoder": _name(kind), **settings})
@@ -29,14 +29,14 @@ def describe(encoder: nn.Module) -> str:
 
 
 def _setting(encoder: nn.Module, name: str) -> Any:
-    """The value of a constructor's argument, from the encoder as it is now."""
+    """The current value of a constructor argument."""
     cell = getattr(encoder, "cell", None)
     if name == "cell":
         names = [name for name, kind in CELLS.items() if type(cell) is kind]
         if not names:
             raise ValueError("its cell is not one of beamtree's")
         return names[0]
-    owner = encoder if hasattr(encoder, name) else cell  # a rate of dropout may be the cell's
+    owner = encoder if hasattr(encoder, name) else cell  # the dropout rate may be the cell's
     if not hasattr(owner, name):
         raise ValueError(f"it has no attribute {name!r}, the value of that option")
     value = getattr(owner, name)
@@ -52,7 +52,7 @@ def _name(kind: type[nn.Module]) -> str:
 
 
 def _kinds() -> dict[str, Any]:
-    from beamtree.nn.encoders import classes  # which import this module
+    from beamtree.nn.encoders import classes  # imported here: it imports this module
 
     return {kind.__name__: kind for kind in classes()}
 
@@ -63,13 +63,13 @@ def _has_hooks(module: nn.Module) -> bool:
 
 @lru_cache(maxsize=64)
 def build(description: str) -> nn.Module:
-    """An encoder without weights."""
+    """An encoder without weights, on the meta device."""
     return in_thread(_build, description)
 
 
 @lru_cache(maxsize=64)
 def beam_shape(description: str) -> tuple[int, int]:
-    """K and S, 0 without beams."""
+    """K and S; both 0 if there are no beams."""
     return in_thread(_beam_shape, description)
 
 
@@ -82,24 +82,25 @@ def _build(description: str, **changes: Any) -> nn.Module:
 
 
 def _beam_shape(description: str) -> tuple[int, int]:
-    """By encoding the shortest input that has a merge, on the CPU."""
+    """Determined by encoding the shortest input with a merge, on the CPU."""
     has_engine = "engine" in json.loads(description)
     module: Any = _build(description, **({"engine": "auto"} if has_engine else {})).to_empty(device="cpu").eval()
     with torch.no_grad():
         for weight in module.parameters():
             weight.zero_()
-        beams = module(torch.zeros(1, 2, module.dim), torch.tensor([2]), torch.Generator()).beams
+        # Not through `forward`: `torch.compiler.is_exporting` is true in all threads.
+        beams = module._run(module.encode, torch.zeros(1, 2, module.dim), torch.tensor([2]), torch.Generator()).beams
     return (0, 0) if beams is None else (beams.log_probs.shape[1], beams.chart.store.shape[1])
 
 
 def named_weights(encoder: nn.Module) -> list[tuple[str, Tensor]]:
-    """All parameters and buffers by name; what is tied stands under each of its names."""
+    """All parameters and buffers by name; tied tensors appear under each of their names."""
     return [*encoder.named_parameters(remove_duplicate=False), *encoder.named_buffers(remove_duplicate=False)]
 
 
 def in_thread(function: Callable[..., T], *arguments: Any, stream: torch.cuda.Stream | None = None) -> T:
-    """Call a function in a thread of its own. Tracing by `torch.compile` or `torch.export`, and that an operator is
-    below autograd, are states of a thread: in a new one tensors are ordinary ones."""
+    """Call a function in a new thread. The dispatch modes by which PyTorch traces, and the state inside an operator,
+    are thread-local: in a new thread tensors are ordinary."""
 
     def call() -> T:
         with nullcontext() if stream is None else torch.cuda.stream(stream):

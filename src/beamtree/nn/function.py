@@ -1,4 +1,4 @@
-"""What the autograd functions of the engines have in common."""
+"""Helpers for the engines' autograd functions."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -11,27 +11,27 @@ Backward = Callable[..., tuple[Tensor | None, ...]]
 
 
 def save(ctx: Any, inputs: Sequence[Tensor], *others: Tensor | None) -> None:
-    """Save the inputs that may need a gradient, and whatever else `backward` reads. PyTorch then raises if one of them
-    is changed in place before backward."""
+    """Save the inputs that may require a gradient, and the other tensors that `backward` reads. PyTorch then raises an
+    error if one of them is modified in-place before the backward pass."""
     ctx.inputs = len(inputs)
     ctx.save_for_backward(*inputs, *others)
 
 
 def first_order(backward: Backward) -> Backward:
-    """Decorates a `backward(ctx, inputs, others, *gradients)` that autograd does not differentiate. It gets what `save`
-    saved, and computing a second derivative through its results raises an error.
+    """Decorator for a `backward(ctx, inputs, others, *gradients)` that autograd does not differentiate. It receives the
+    tensors from `save`. Computing a second derivative through its results raises an error.
 
-    `torch.autograd.function.once_differentiable` raises only where a second derivative goes through the incoming
-    gradients. One that goes through the inputs alone would be incomplete without a word.
+    `torch.autograd.function.once_differentiable` raises only if the second derivative depends on the incoming
+    gradients. One that depends on the inputs alone would be silently incomplete.
     """
 
     @functools.wraps(backward)
     def wrapper(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors  # read once: checkpointing computes it anew each time
+        saved = ctx.saved_tensors  # read once: checkpointing recomputes it on each access
         inputs, others = saved[: ctx.inputs], saved[ctx.inputs :]
         with torch.no_grad():
             found = backward(ctx, inputs, others, *gradients)
-        if not torch.is_grad_enabled():  # no graph of this backward pass is wanted
+        if not torch.is_grad_enabled():  # no second derivative is required
             return found
         through = [tensor for tensor in (*inputs, *gradients) if tensor is not None and tensor.requires_grad]
         tensors = [tensor for tensor in found if tensor is not None]
@@ -42,7 +42,7 @@ def first_order(backward: Backward) -> Backward:
 
 
 class FirstOrderOnly(torch.autograd.Function):
-    """The identity on gradients, connected to all that a second derivative might go through, where it raises."""
+    """The identity on gradients, connected to all that a second derivative may depend on; its backward raises."""
 
     @staticmethod
     def forward(ctx: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -57,20 +57,20 @@ class FirstOrderOnly(torch.autograd.Function):
 
 
 def watched(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Copies of weights, for a function that backward computes again: if one of the weights is changed in place before
-    that, PyTorch raises, as it does for tensors that autograd itself has saved."""
+    """Copies of weights, for a function that is recomputed in the backward pass. PyTorch raises an error if one of the
+    weights is modified in-place before that, as it does for tensors saved by autograd."""
     return tuple(Watched.apply(tensor) for tensor in tensors)
 
 
 class Watched(torch.autograd.Function):
-    """A copy, which saves its input."""
+    """A copy that saves its input."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
         ctx.save_for_backward(tensor)
-        return tensor.clone()  # PyTorch forbids views here
+        return tensor.clone()  # a view is not allowed here
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        _ = ctx.saved_tensors  # compares versions
+        _ = ctx.saved_tensors  # checks the version counters
         return gradient

@@ -1,5 +1,5 @@
-"""Weights of the published code in ours: of github.com/JRC1995/BeamTreeRecursiveCells, and for `ebt-grc` of its
-successor, JRC1995/BeamRecursionFamily."""
+"""Load weights of the published code, github.com/JRC1995/BeamTreeRecursiveCells, or its successor
+JRC1995/BeamRecursionFamily for `ebt-grc`."""
 
 from collections.abc import Mapping
 
@@ -25,10 +25,10 @@ def official_names(encoder: nn.Module) -> dict[str, str]:
 
 
 def load_official(encoder: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
-    """Load an encoder's state dict of the published code. Nothing is changed unless all of it fits."""
+    """Load a state dict of the published code into an encoder. On any mismatch nothing is changed."""
     names = official_names(encoder)
     own = dict(encoder.named_parameters())
-    weights = {name: torch.as_tensor(value) for name, value in state_dict.items()}  # numpy arrays will do
+    weights = {name: torch.as_tensor(value) for name, value in state_dict.items()}  # NumPy arrays are accepted
     problems = [f"missing {name}" for name in names if name not in state_dict]
     unused = encoder.OFFICIAL_UNUSED if isinstance(encoder, Encoder) else ()
     problems += [f"unexpected {name}" for name in state_dict if name not in names and name not in unused]

@@ -1,12 +1,12 @@
-"""Encoders as one operator of PyTorch, `torch.ops.beamtree.encode`: what `torch.compile` sees at inference, and what
-`torch.export` writes into a program.
+"""Encoders as a single PyTorch operator, `torch.ops.beamtree.encode`, which `torch.compile` uses at inference and
+`torch.export` puts into exported programs.
 
-The operator is a function of tensors: the inputs, a seed, the weights. All else about the encoder is in its description
-(see `beamtree.nn.description`), a text. So an exported program holds no Python objects, and runs wherever beamtree can
-be imported.
+The operator is a function of tensors: the inputs, a seed and the weights. A string describes everything else about the
+encoder (see `beamtree.nn.description`). An exported program therefore holds no Python objects, and runs wherever
+beamtree can be imported.
 
-Backward encodes once more: it gets the inputs and the seed, not what an engine kept of the forward pass, which may be a
-workspace on the GPU. That is why `torch.compile` uses the operator only where no gradient is wanted.
+The backward pass encodes again: it gets the inputs and the seed, but not the state that an engine keeps of the forward
+pass, such as a workspace on the GPU. Therefore `torch.compile` uses the operator only when no gradient is required.
 
 Letters: B batch, N length, D width of inputs and encodings, K beams, M = N−1 merges, S width of a node's state.
 """
@@ -24,22 +24,22 @@ from beamtree.nn.beams import Beams, Encoding
 from beamtree.nn.description import beam_shape, build, in_thread, named_weights
 from beamtree.nn.engine.chart import Chart
 
-_calling = threading.RLock()  # `functional_call` changes a module for the time of a call
+_calling = threading.RLock()  # `functional_call` modifies the module during a call
 
 
 class Fields(NamedTuple):
-    """An `Encoding` as tensors, none of which shares memory with another. Without beams, K is 0."""
+    """An `Encoding` as tensors that share no memory with each other. K is 0 if there are no beams."""
 
     state: Tensor  # (B, D)
     log_probs: Tensor  # (B, K)
     scores: Tensor  # (B, K)
-    store: Tensor  # (B·N + B·K·M, S): all leaves, then the nodes of each beam, wherever an engine keeps them
+    store: Tensor  # (B·N + B·K·M, S): all leaves, then the nodes of each beam, in the same order for all engines
     actions: Tensor  # (B, K, M)
     nodes: Tensor  # (B, K, M)
     spans: Tensor  # (B, K, M, 2)
 
 
-FLOATS = 4  # fields that have a gradient, which come first
+FLOATS = 4  # number of fields with a gradient; they come first
 Output = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]  # an operator cannot return a named tuple
 
 
@@ -54,12 +54,12 @@ def encode(
     autocast: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """
-    x, lengths: as for an encoder.
-    seed: of noise and dropout, a scalar on the CPU.
-    weights: `named_weights` of an encoder.
-    description: of an encoder, by `describe`.
-    training: whether it is in training mode.
-    autocast: the type that autocast uses, if it is enabled.
+    x, lengths: inputs of the encoder.
+    seed: seed of noise and dropout, a scalar tensor on the CPU.
+    weights: tensors of the encoder's `named_weights`.
+    description: the encoder's description, from `describe`.
+    training: whether the encoder is in training mode.
+    autocast: dtype of autocast; None if it is disabled.
     """
     with torch.no_grad():
         found = _encode(x, lengths, seed, weights, description, training, autocast)
@@ -97,7 +97,7 @@ def encode_backward(
     training: bool,
     autocast: torch.dtype | None,
 ) -> list[Tensor]:
-    """The gradients of x and of the weights, from those of the floating-point fields."""
+    """The gradients of x and of the weights, given the gradients of the floating-point fields."""
     stream = torch.cuda.current_stream(x.device) if x.is_cuda else None
     arguments = (gradients, x, lengths, seed, weights, description, training, autocast)
     return in_thread(_differentiate, *arguments, stream=stream)
@@ -176,5 +176,5 @@ def to_encoding(fields: Fields, lengths: Tensor, dim: int) -> Encoding:
     return Encoding(fields.state, Beams(fields.log_probs, chart, lengths, dim))
 
 
-for dataclass in (Chart, Beams, Encoding):  # so that an exported program can return them
+for dataclass in (Chart, Beams, Encoding):  # exported programs can return them
     torch.export.register_dataclass(dataclass, serialized_type_name=f"beamtree.{dataclass.__name__}")

@@ -1,4 +1,4 @@
-"""Checks of what a user passes. Each error names the argument, its value, and what is allowed."""
+"""Checks of user arguments. Each error names the argument, its value, and what is allowed."""
 
 import difflib
 import importlib.util
@@ -39,7 +39,7 @@ def check_flag(name: str, value: object) -> None:
 
 
 def check_inputs(x: Tensor, lengths: Tensor, dim: int, weight: Tensor, nan: bool = False) -> None:
-    """Inputs of an encoder: x (B, N, dim) of floats like its weights, lengths (B,) of integers between 1 and N."""
+    """Check the inputs of an encoder: x (B, N, dim) with the dtype of its weights, and lengths (B,) from 1 to N."""
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise ValueError(f"x is {_kind(x)}: it must be a floating-point tensor of shape (B, N, {dim})")
     if x.dim() != 3 or x.shape[2] != dim:
@@ -77,5 +77,5 @@ def _kind(value: object) -> str:
 
 @cache
 def is_installed(package: str) -> bool:
-    """Whether it can be imported; looked up once."""
+    """Whether a package can be imported. The result is cached."""
     return importlib.util.find_spec(package) is not None

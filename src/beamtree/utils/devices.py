@@ -6,7 +6,7 @@ from beamtree.utils.checks import check_choice
 
 
 def find_device(name: str) -> str:
-    """The device "cpu" or "cuda"; "auto" is the GPU where there is one."""
+    """Resolve a device name to "cpu" or "cuda"; "auto" is "cuda" if available."""
     check_choice("device", name, ("auto", "cpu", "cuda"))
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is 'cuda', but PyTorch finds no CUDA device here: choose 'cpu' or 'auto'")

@@ -1,4 +1,4 @@
-"""Memory: what autograd saves, the most that some work needs, and what is free."""
+"""Memory: tensors saved by autograd, peak memory, and available memory."""
 
 import contextlib
 import ctypes
@@ -14,10 +14,10 @@ from torch import Tensor
 
 
 def watch_saved(sizes: dict[int, int], known: Sequence[Tensor]) -> torch.autograd.graph.saved_tensors_hooks:
-    """Within it, the sizes of the distinct storages that autograd saves, by address; those of `known` do not count."""
+    """Context manager that records in `sizes` the storages that autograd saves, by address, except those of `known`."""
     ignored = {tensor.untyped_storage().data_ptr() for tensor in known}
 
-    def pack(tensor: Tensor) -> Tensor:  # notes numbers only: a reference would keep alive what autograd lets go
+    def pack(tensor: Tensor) -> Tensor:  # records sizes only: a reference would keep tensors alive
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in ignored:
             sizes[storage.data_ptr()] = storage.nbytes()
@@ -27,7 +27,7 @@ def watch_saved(sizes: dict[int, int], known: Sequence[Tensor]) -> torch.autogra
 
 
 def peak_bytes(work: Callable[[], None], device: str) -> int | None:
-    """How far memory rises at most during the work; None where the system does not tell."""
+    """Peak increase of memory during the work; None if the system does not report it."""
     release_memory()
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -37,7 +37,7 @@ def peak_bytes(work: Callable[[], None], device: str) -> int | None:
     resident = highest = None
     with exact_allocation():
         with contextlib.suppress(OSError):  # not Linux
-            Path("/proc/self/clear_refs").write_text("5")  # forget the highest resident memory so far
+            Path("/proc/self/clear_refs").write_text("5")  # reset the peak resident memory
             resident = _kernel_bytes("/proc/self/status", "VmRSS")
         work()
         if resident is not None:
@@ -47,26 +47,26 @@ def peak_bytes(work: Callable[[], None], device: str) -> int | None:
 
 @contextlib.contextmanager
 def exact_allocation() -> Iterator[None]:
-    """Every tensor of some size has pages of its own, which go back to the system with it.
+    """Allocate every large tensor in its own pages, which return to the system when it is freed.
 
-    By default glibc learns while a program runs to keep freed memory, and then up to half of what is resident is gaps:
-    the peak would depend on what was measured before.
+    By default glibc adapts at run time and keeps freed memory; then up to half of the resident memory is gaps, and the
+    peak would depend on earlier measurements.
     """
     set_option = getattr(_libc(), "mallopt", lambda option, value: None)
     trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
-    set_option(trim_threshold, 128 * 1024)  # where glibc starts
+    set_option(trim_threshold, 128 * 1024)  # glibc's initial value
     set_option(mmap_threshold, 128 * 1024)
     try:
         yield
     finally:
-        # There is no way back to learning. From here on times are taken, and what is freed stays with the process: to
-        # get pages from the system again takes a time of its own, which depends on what ran before, here and elsewhere.
+        # The adaptive mode cannot be restored. Timings follow, so let the process keep freed memory: getting pages from
+        # the system takes time, which depends on what ran before, in this process and in others.
         set_option(trim_threshold, 2**31 - 1)
         set_option(mmap_threshold, 32 * 2**20)
 
 
 def available_bytes(device: str | torch.device) -> int | None:
-    """Memory that is free now. Beyond it the CPU's system may end the process instead of raising an error."""
+    """Memory that is free now. On a CPU, exceeding it may kill the process instead of raising an error."""
     device = torch.device(device)
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
@@ -78,9 +78,9 @@ def available_bytes(device: str | torch.device) -> int | None:
 
 
 def release_memory() -> None:
-    """Give back what is no longer used, so that the next measurement starts from what is really there."""
+    """Free unused memory, so that the next measurement starts from the memory in use."""
     gpu = sys.modules.get("beamtree.nn.engine.gpu.cache")
-    if gpu is not None:  # its buffers outlive their encoder, and those of an earlier case would hide this one's
+    if gpu is not None:  # cached buffers outlive their encoder, and would hide those of the next case
         gpu.CACHE.clear()
     gc.collect()
     if torch.cuda.is_initialized():
@@ -95,12 +95,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def _libc() -> ctypes.CDLL | None:
-    """The C library where it is glibc, which can be told how to manage memory."""
+    """The C library if it is glibc, whose allocator can be configured."""
     return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
 
 
 def _kernel_bytes(file: str, field: str) -> int | None:
-    """A field of one of Linux's files of the form "VmRSS:   1234 kB"."""
+    """A field of a Linux proc file, in the form "VmRSS:   1234 kB"."""
     for line in Path(file).read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024

@@ -234,7 +234,7 @@ def without_kernels(patch, dtype=torch.float64):
     from beamtree.nn.engine.gpu import cells
 
     def averages_and_goes(existence, may_go, threshold):
-        return by_matrices(existence, dtype), may_go & continuous.goes_on(existence, threshold)
+        return by_matrices(existence, dtype), may_go & continuous.is_unfinished(existence, threshold)
 
     patch.setattr(continuous, "by_windows", averages_and_goes)
     patch.setattr(cells, "dense", lambda cell, rows: cell)

@@ -1,8 +1,8 @@
 """Adjoints of cells: from the gradient of parents to that of their children and of the cell's weights.
 
-All children's states are known before backward starts, so whatever does not depend on the incoming gradient (the local
-derivatives) is computed for all nodes in one batch. Then `pull_back` runs level by level on slices of it, and the
-gradients of the weights are one product over all nodes at the end.
+All children's states are known before the backward pass starts, so the local derivatives, which do not depend on the
+incoming gradient, are computed for all nodes in one batch. Then `pull_back` runs level by level on slices of it, and
+the gradients of the weights are one product over all nodes at the end.
 """
 
 from abc import ABC, abstractmethod
@@ -29,11 +29,11 @@ class Adjoint(ABC):
 
 
 class AutogradAdjoint(Adjoint):
-    """For any cell: composes again under autograd. The reference for hand-written adjoints."""
+    """The adjoint of any cell: recomposes nodes under autograd. The reference for hand-written adjoints."""
 
     def __init__(self, cell: Any, children: Tensor, mask: Tensor | None) -> None:
         self.children, self.mask = children, mask
-        with torch.inference_mode(False):  # the caller may be in inference mode, whose tensors autograd does not take
+        with torch.inference_mode(False):  # the caller may be in inference mode, whose tensors autograd does not accept
             self.weights = tuple(weight.detach().clone().requires_grad_() for weight in cell.weights)
         self.compose: Callable[..., Tensor] = cell.bind(self.weights)
         self.gradients = tuple(torch.zeros_like(weight) for weight in self.weights)
@@ -54,5 +54,5 @@ class AutogradAdjoint(Adjoint):
 
 
 def batch_size(device: torch.device) -> int:
-    """Nodes whose inner activations are held at once: enough to fill a device, and a bound on memory."""
+    """The number of nodes whose inner activations are held at once: enough to fill a device, and bounded memory."""
     return 16384 if device.type == "cuda" else 4096

@@ -1,8 +1,9 @@
 """Cells: functions R(left, right) that compose two children into their parent.
 
 A cell has two forms. `Cell` is the module that users build, train and save. `CellFunction` is the same function of
-tensors alone: the engines compute with the weight tensors that the module showed when forward began, and backward uses
-exactly these. So `torch.func.functional_call`, parametrizations, tied weights and weight swaps are right.
+tensors alone: the engines compute with the weight tensors that the module had when the forward pass began, and the
+backward pass uses the same tensors. So `torch.func.functional_call`, parametrizations, tied weights and weight swaps
+work correctly.
 
 A module whose layers are not the plain ones it was built with (hooks, a subclass, a wrapper) has no such form. Engines
 then call the module itself, under autograd: see `ModuleCell`.
@@ -29,8 +30,8 @@ C = TypeVar("C", bound="CellFunction")  # not Self, which run-time checks of sin
 
 
 def gelu(x: Float[Tensor, "*nodes width"]) -> Float[Tensor, "*nodes width"]:
-    """GELU. On a CPU PyTorch calls oneDNN for contiguous tensors, whose start-up dominates for small ones; a transposed
-    view takes PyTorch's own kernel."""
+    """GELU. On a CPU, PyTorch calls oneDNN for contiguous tensors, whose overhead dominates for small ones; for a
+    transposed view it uses its own kernel."""
     if x.dim() == 2 and x.device.type == "cpu" and x.numel() < SMALL:
         return F.gelu(x.mT).mT
     return F.gelu(x)
@@ -107,15 +108,15 @@ class CellFunction(ABC):
 
     @property
     def unbound(self: C) -> C:
-        """Without its weights: to be kept in a context of autograd, or as part of a key."""
+        """The function without its weights, to be stored in an autograd context or used in a key."""
         return replace(self, weights=())
 
 
 class OwnCell(Cell):
     """A user's cell: any module that maps the states of two children, (…, S) each, to that of their parent.
 
-    S is the module's attribute `state_dim` if it has one, else D. What it drops in training it must draw itself, so
-    that two calls differ: engines that compose a node twice refuse it then.
+    S is the module's attribute `state_dim` if it has one, else D. A module with dropout draws its own masks, so that
+    two calls differ in training; engines that compose a node twice then refuse it.
     """
 
     def __init__(self, module: nn.Module, dim: int) -> None:
@@ -136,8 +137,8 @@ class OwnCell(Cell):
 
 
 class ModuleCell:
-    """A cell that is known only as a module. Its weights have no part in custom backward passes: it is always composed
-    under autograd."""
+    """A cell that is known only as a module. It is always composed under autograd; custom backward passes do not handle
+    its weights."""
 
     weights: tuple[Tensor, ...] = ()
 
@@ -161,13 +162,13 @@ AnyCell = CellFunction | ModuleCell
 
 
 def function_of(cell: Cell) -> AnyCell:
-    """The cell as engines take it."""
+    """The cell in the form that engines use."""
     return cell.function() or ModuleCell(cell)
 
 
 def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
-    """Whether a module computes what its class says: of exactly one of these classes, or one with parametrized weights,
-    without hooks, and with its own `forward`."""
+    """Whether a module computes what its class defines: its class is exactly one of these, apart from parametrization,
+    and it has no hooks and no `forward` of its own."""
     kind = type(module)
     if is_parametrized(module):  # PyTorch derives a class that changes how weights are read, and nothing else
         kind = kind.__bases__[0]
@@ -183,14 +184,14 @@ def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
 def plain_tensors(
     cell: nn.Module, layers: dict[nn.Module, tuple[str, ...]], shapes: Sequence[tuple[int, ...]] | None = None
 ) -> tuple[Tensor, ...] | None:
-    """The named tensors of these layers of a cell, which are `nn.Linear` or `nn.LayerNorm`; None if one of them is not
-    plain, one of the tensors missing, or of another shape than these."""
+    """The named tensors of these layers of a cell, which are `nn.Linear` or `nn.LayerNorm`; None if a layer is not
+    plain, or if a tensor is missing or does not have the given shape."""
     found: list[Any] = []
     for layer, names in layers.items():
         if not is_plain(layer, nn.Linear, nn.LayerNorm):
             return None
         found += (getattr(layer, name) for name in names)
-    # Subclasses of Tensor may compute anything; a parametrization may yield something else altogether.
+    # Subclasses of Tensor may override any operation; a parametrization may return any object.
     if not all(type(tensor) in (Tensor, nn.Parameter) for tensor in found):
         return None
     return tuple(found) if shapes is None or [tuple(tensor.shape) for tensor in found] == list(shapes) else None

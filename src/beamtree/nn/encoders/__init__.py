@@ -1,4 +1,4 @@
-"""The encoders by name. `encoder("bt-grc", dim=128)` is a `torch.nn.Module`."""
+"""Encoders by name. `encoder("bt-grc", dim=128)` returns a `torch.nn.Module`."""
 
 import inspect
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from beamtree.nn.encoders.recurrent import Recurrent
 from beamtree.nn.encoders.soft_beam_tree import SoftBeamTree
 from beamtree.utils.checks import unknown
 
-# In the paper's order. An entry fixes the arguments that make the model; all others are the user's.
+# In the paper's order. An entry fixes the arguments that define the model; users set all others.
 _ENCODERS: dict[str, partial[Any]] = {
     "recurrent-grc": partial(Recurrent),
     "gold-tree-grc": partial(GoldTree),
@@ -40,9 +40,9 @@ _ENCODERS: dict[str, partial[Any]] = {
     "bt-lstm": partial(BeamTree, cell="lstm", mix=None),
     "bt-grc-onesoft": partial(BeamTree, cell="grc", mix="paper"),
     "bt-grc-soft": partial(SoftBeamTree),
-    "ebt-grc": partial(EfficientBeamTree),  # of a later paper
+    "ebt-grc": partial(EfficientBeamTree),  # from a later paper
 }
-# Fixed arguments that are nevertheless a user's to change.
+# Fixed arguments that users may still override.
 _OPEN: dict[str, tuple[str, ...]] = {
     "bt-grc": ("cell",),
     "bt-lstm": ("cell",),
@@ -54,7 +54,7 @@ _OPEN: dict[str, tuple[str, ...]] = {
 
 
 def register(name: str, make: Callable[..., Encoder]) -> None:
-    """Make an encoder of your own known by a name, for `encoder(name, dim=…)`, recipes and benchmarks."""
+    """Register your own encoder under a name, for `encoder(name, dim=…)`, recipes and benchmarks."""
     if name in _ENCODERS:
         raise ValueError(f"there is an encoder {name!r} already: choose another name")
     _ENCODERS[name] = partial(make)
@@ -72,20 +72,20 @@ def classes() -> set[type[Encoder]]:
 
 
 def options(name: str) -> list[str]:
-    """Names of the options an encoder takes."""
+    """Names of the options that an encoder accepts."""
     make = _find(name)
     fixed = set(make.keywords) - set(_OPEN.get(name, ()))
     return [option for option in inspect.signature(make.func).parameters if option not in fixed]
 
 
 def defaults(name: str) -> dict[str, Any]:
-    """The values that an encoder's options have unless they are given; dim has none."""
+    """Default values of an encoder's options; dim has none."""
     known = inspect.signature(_find(name)).parameters
     return {option: known[option].default for option in options(name) if option != "dim"}
 
 
 def needs_trees(name: str) -> bool:
-    """Whether an encoder must be given the trees to compose by."""
+    """Whether an encoder requires trees as input."""
     encoder: Any = _find(name).func
     return bool(encoder.needs_trees)
 

@@ -1,4 +1,4 @@
-"""What all encoders have in common: their interface, and the checks before any work.
+"""What all encoders have in common: their interface, and the checks of their inputs.
 
 Letters: B batch, N length, D width of inputs and encodings, S width of a node's state (D, or 2D with a Tree-LSTM).
 """
@@ -21,7 +21,7 @@ from beamtree.nn.engine.chart import Chart
 from beamtree.nn.engine.dropout import NodeDropout
 from beamtree.utils.checks import check_flag, check_inputs, check_integer
 
-# The published code's names in the models of its that hold leaf transform and cell themselves.
+# Names in the published code → ours, for models that hold leaf transform and cell themselves.
 OFFICIAL_CELL = {
     "initial_transform_layer": "leaf.0",
     "LN1": "leaf.1",
@@ -32,24 +32,24 @@ OFFICIAL_CELL = {
 
 
 class Cost(NamedTuple):
-    """What one input of N words costs while training, as formulas of N, the width D, the K beams or samples, and
-    options by their names. They hold for three words and more, and for the default engine."""
+    """Training cost of one input of N words, as formulas in N, the width D, the number K of beams or samples, and
+    option names. The formulas hold for N ≥ 3 and the default engine."""
 
-    cells: str  # calls of the cell in forward; "–" where there is no cell
-    steps: str  # of them or of layers, those that wait for one another
-    memory: str  # numbers kept for backward, but for a constant factor
+    cells: str  # cells composed in the forward pass; "–" where there is no cell
+    steps: str  # sequential cells or layers
+    memory: str  # values saved for the backward pass, up to a constant factor
 
 
 class Encoder(nn.Module):
-    """`encoder(x, lengths)` takes x (B, N, D), right padded, and lengths (B,), and gives an `Encoding`.
+    """`encoder(x, lengths)` takes x (B, N, D), right padded, and lengths (B,), and returns an `Encoding`.
 
-    A subclass defines `encode`, `paper` and `cost`. What is beyond a sample's length never has a part in its encoding,
-    and neither have the other samples of its batch.
+    A subclass defines `encode`, `paper` and `cost`. A sample's encoding depends neither on its padding nor on the other
+    samples of the batch.
     """
 
-    needs_trees = False  # whether `forward` must be given the trees to compose by
-    OFFICIAL: ClassVar[dict[str, str]] = {}  # the published code's names of modules and parameters → ours
-    OFFICIAL_UNUSED: ClassVar[tuple[str, ...]] = ()  # and those that have no part in the encoding
+    needs_trees = False  # whether `forward` requires trees
+    OFFICIAL: ClassVar[dict[str, str]] = {}  # module and parameter names of the published code → ours
+    OFFICIAL_UNUSED: ClassVar[tuple[str, ...]] = ()  # its parameters that do not affect the encoding
 
     OPTIONS: ClassVar[tuple[str, ...]]  # names of the constructor's arguments
 
@@ -60,7 +60,7 @@ class Encoder(nn.Module):
     def __init__(self, dim: int, check_nan: bool = False) -> None:
         """
         dim: width D of inputs and encodings.
-        check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
+        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
         """
         super().__init__()
         check_integer("dim", dim, at_least=1)
@@ -69,7 +69,7 @@ class Encoder(nn.Module):
 
     @property
     def paper(self) -> str:
-        """The paper that the model comes from, in short, as "Choi et al. 2018"."""
+        """Short citation of the model's paper, such as "Choi et al. 2018"."""
         raise NotImplementedError
 
     @property
@@ -84,8 +84,8 @@ class Encoder(nn.Module):
     ) -> Encoding:
         """
         x: input vectors, right padded.
-        lengths: from 1 to N.
-        generator: makes noise and dropout of a training pass repeatable; by default PyTorch's global one is used.
+        lengths: length of each sample, from 1 to N.
+        generator: source of noise and dropout; by default PyTorch's global generator.
         """
         return self._call(self.encode, x, lengths, generator)
 
@@ -103,7 +103,7 @@ class Encoder(nn.Module):
         lengths: Int[Tensor, "B"],
         *given: Any,
     ) -> Encoding:
-        """Check the inputs, then encode them; a module in half precision in float32."""
+        """Check the inputs and encode them. A module in half precision computes in float32."""
         x, lengths = self.checked(x, lengths)
         dtype = next(self.parameters()).dtype
         if dtype not in (torch.bfloat16, torch.float16):
@@ -116,27 +116,27 @@ class Encoder(nn.Module):
         return Encoding(found.state.to(dtype), found.beams)
 
     def _description(self) -> str:
-        """See `beamtree.nn.description.describe`; empty where there is none."""
+        """The description by `beamtree.nn.description.describe`, or "" if the encoder has none."""
         try:
             return describe(self)
         except ValueError:
             return ""
 
     def _options(self) -> tuple[str | float | None, ...]:
-        """The values of the options that are plain."""
+        """The values of all options; None for those that are not plain values."""
         values = (getattr(self, name, None) for name in self.OPTIONS)
         return tuple(value if isinstance(value, str | int | float) else None for value in values)
 
     def checked(
         self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"]
     ) -> tuple[Float[Tensor, "B N D"], Int[Tensor, "B"]]:
-        """The inputs, if they are right, with zeros for padding."""
+        """Validate the inputs, and zero the padding."""
         check_inputs(x, lengths, self.dim, next(self.parameters()), self.check_nan)
         lengths = lengths.long()
         return x.masked_fill(~inside(lengths, x.shape[1]).unsqueeze(-1), 0), lengths
 
     def official(self) -> dict[str, str]:
-        """The published code's names → ours, of all that has weights; see `beamtree.interop`."""
+        """Names in the published code → ours, for everything with weights; see `beamtree.interop`."""
         return self.OFFICIAL
 
     def encode(
@@ -156,21 +156,21 @@ class _Encode(nn.Module):
         return self.encode(*given)
 
 
-_swapping = threading.RLock()  # `functional_call` swaps a module's tensors for the time of a call
+_swapping = threading.RLock()  # `functional_call` swaps a module's tensors during a call
 
 
 def inside(lengths: Int[Tensor, "B"], width: int) -> Tensor:
-    """Which of `width` places belong to each sample, (B, width): the others are padding."""
+    """Mask (B, width) of the positions that belong to each sample; the others are padding."""
     return torch.arange(width, device=lengths.device) < lengths.unsqueeze(1)
 
 
 def in_full(states: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Under autocast products are in half precision; states are in float32."""
+    """Cast to float32: under autocast only matrix products are in half precision, never states."""
     return states.float() if states.dtype in (torch.bfloat16, torch.float16) else states
 
 
 def node_dropout(cell: Cell, leaves: Float[Tensor, "*shape"], generator: torch.Generator | None) -> NodeDropout | None:
-    """The masks of a cell's nodes for one pass; None where nothing is dropped."""
+    """Dropout masks of a cell's nodes for one forward pass; None if nothing is dropped."""
     if not cell.training or cell.dropout == 0 or cell.mask_dim == 0:
         return None
     return NodeDropout(cell.dropout, cell.mask_dim, leaves, generator)
@@ -179,14 +179,14 @@ def node_dropout(cell: Cell, leaves: Float[Tensor, "*shape"], generator: torch.G
 def surround(
     x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], start: Float[Tensor, "D"], end: Float[Tensor, "D"]
 ) -> Float[Tensor, "B N+2 D"]:
-    """START before the first vector and END right behind a sample's last; in full precision, as these two are."""
+    """Insert START before the first vector and END after each sample's last, in the dtype of `start`."""
     x = torch.cat((start.expand(len(x), 1, -1), pad(x.to(start.dtype), (0, 0, 0, 1))), dim=1)
     is_end = torch.arange(x.shape[1], device=x.device) == lengths.unsqueeze(1) + 1  # (B, N+2)
     return torch.where(is_end.unsqueeze(-1), end, x)
 
 
 def best_first(chart: Chart) -> Chart:
-    """The chart with its beams in the order of their scores."""
+    """The chart with its beams sorted by score, highest first."""
     order = chart.scores.detach().sort(dim=1, descending=True, stable=True).indices  # (B, K)
     batch = torch.arange(len(order), device=order.device).unsqueeze(1)
     fields = (chart.scores, chart.actions, chart.nodes, chart.spans)
@@ -194,7 +194,7 @@ def best_first(chart: Chart) -> Chart:
 
 
 def average(chart: Chart, log_probs: Float[Tensor, "B K"], lengths: Int[Tensor, "B"], dim: int) -> Encoding:
-    """Σ_b p_b · o_b with o_b the root of beam b: the state of its last merge, or the only leaf."""
+    """Σ_b p_b · o_b, where o_b is the root of beam b: the state of its last merge, or its only leaf."""
     B, K, M = chart.nodes.shape
     leaf = torch.arange(0, B * (M + 1), M + 1, device=lengths.device).view(B, 1, 1).expand(B, K, 1)
     last = (lengths - 1).view(B, 1, 1).expand(B, K, 1)

@@ -1,15 +1,14 @@
 """Beam Tree Cell (Ray Chowdhury & Caragea, *Beam Tree Recursive Cells*, ICML 2023).
 
-Easy-first composition with a beam. A beam is a sequence of states and a score a, 0 at first. At each step every beam
-joins one pair of neighbours: the candidate parents v_i = R(h_i, h_{i+1}) have log-probabilities
+Easy-first composition with a beam. A beam is a sequence of states with a score a, initially 0. At each step every beam
+merges one pair of neighbours: the candidate parents v_i = R(h_i, h_{i+1}) have log-probabilities
 log softmax_i(score(v_i)), a first top-k keeps each beam's best candidates, each adds its log-probability to a, and a
 second top-k keeps the best of all continuations. When one state o_b is left in each beam b, the encoding is
 
     Σ_b softmax(a)_b · o_b .
 
-`bt-grc` and `bt-lstm` differ in the cell R; `bt-grc-onesoft` has OneSoft as its second operator while it trains
-(§3.1), so that the beams that fall out still receive gradients. How it is computed is the engines' matter; see
-`beamtree.nn.engine`.
+`bt-grc` and `bt-lstm` differ in the cell R. During training, `bt-grc-onesoft` uses OneSoft as its second operator
+(§3.1), so that pruned beams still receive gradients. The engines in `beamtree.nn.engine` implement the computation.
 """
 
 from typing import Any
@@ -30,7 +29,7 @@ from beamtree.nn.topk.operators import TopKOperator, onesoft_topk, plain_topk, s
 from beamtree.nn.topk.transport import soft_topk
 from beamtree.utils.checks import check_choice, check_flag, check_integer, check_rate
 
-# The published code's names of modules → ours, for encoders that have a leaf transform, a cell and a scorer.
+# Module names of the published code → ours, for encoders with a leaf transform, a cell and a scorer.
 OFFICIAL: dict[type[Cell], dict[str, str]] = {
     GRC: {
         "word_linear": "leaf.0",
@@ -47,7 +46,7 @@ OFFICIAL: dict[type[Cell], dict[str, str]] = {
     },
 }
 
-# The operators that engines know, as options.
+# Top-k operators that the engines implement → the options that select them.
 OPERATORS: dict[Any, dict[str, Any]] = {
     plain_topk: {"stochastic": False, "mix": None},
     stochastic_topk: {"stochastic": True, "mix": None},
@@ -57,7 +56,7 @@ UNSUITABLE: tuple[Any, ...] = (soft_topk,)
 
 
 class BeamTree(Encoder):
-    """A search for the best trees, easy-first and with a beam, that is trained as a whole."""
+    """An easy-first beam search for the best trees, trained end to end."""
 
     paper = "Ray Chowdhury & Caragea 2023"
 
@@ -78,18 +77,18 @@ class BeamTree(Encoder):
         """
         dim: width D of inputs and encodings.
         beam_size: K, the number of beams.
-        dropout: inside the cell; a node keeps its mask (see `beamtree.nn.engine.dropout`).
-        stochastic: Gumbel noise on the selection while training.
-        engine: "auto", or one of `beamtree.nn.engine.ENGINES`.
-        duplicates: beams that have built the same by merges in another order; "keep" them as the paper does, "drop"
-            all but the best, or "merge" their probabilities into the best.
-        check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
-        cell: R, "grc", "lstm", or a module of your own that maps two states to one.
-        mix: None: plain top-k. "paper": OneSoft. "official": OneSoft as in the published code, which averages
-            parents, states and choices separately.
-        topk: the operator: `beamtree.plain_topk`, `beamtree.stochastic_topk` (at inference without noise) or
-            `beamtree.onesoft_topk`, which set `stochastic` and `mix`. Or one of your own, which chooses candidates and
-            continuations; it takes scores (…, m) and k, and returns a `TopK`, as `plain_topk` does.
+        dropout: dropout rate inside the cell; each node keeps its mask (see `beamtree.nn.engine.dropout`).
+        stochastic: whether to add Gumbel noise to the selection during training.
+        engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
+        duplicates: what to do with beams that built the same constituents in a different order: "keep" them, as the
+            paper does; "drop" all but the best; or "merge" their probabilities into the best.
+        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
+        cell: the cell R: "grc", "lstm", or your own module, which maps two states to one.
+        mix: None for the plain top-k, "paper" for OneSoft, or "official" for OneSoft as in the published code, which
+            averages parents, states and choices separately.
+        topk: the top-k operator: `beamtree.plain_topk`, `beamtree.stochastic_topk` (without noise at inference) or
+            `beamtree.onesoft_topk`, which set `stochastic` and `mix`; or your own, which selects both candidates and
+            continuations. It takes scores (…, m) and k, and returns a `TopK`, as `plain_topk` does.
         """
         super().__init__(dim, check_nan)
         check_integer("beam_size", beam_size, at_least=1)
@@ -115,7 +114,7 @@ class BeamTree(Encoder):
     def cost(self) -> Cost:
         if self.mix is None:
             return Cost("N−1 + 2K(N−2)", "N−1", "K·N·D")
-        # The soft beam is dense: it has all its states and candidates anew at each step.
+        # The soft beam is dense: all its states and candidates are recomputed at each step.
         return Cost("N−1 + (N−2)(N+4K−5)/2", "N−1", "N²·D + K·N²")
 
     def official(self) -> dict[str, str]:
@@ -142,14 +141,14 @@ class BeamTree(Encoder):
         return self._finish(self._search(request), lengths)
 
     def _mix_now(self) -> Mix | None:
-        """OneSoft is for training; at inference it is the plain top-k."""
+        """OneSoft applies during training only; inference uses the plain top-k."""
         return self.mix if self.training else None
 
     def _search(self, request: Request) -> Chart:
         return encode(request, self.engine)
 
     def _finish(self, chart: Chart, lengths: Int[Tensor, "B"]) -> Encoding:
-        """Order the beams and average their roots."""
+        """Sort the beams by score and average their roots."""
         chart = best_first(chart)
         return average(chart, chart.scores.log_softmax(1), lengths, self.dim)
 

@@ -1,4 +1,5 @@
-"""Trees from boundaries, for models that do not merge neighbours one by one: each boundary of two leaves closes once.
+"""Trees from boundaries between leaves, for models that do not merge neighbours one at a time. Each boundary closes
+once.
 
 Letters: B batch, N length, M = N−1 boundaries, D width of a state.
 """
@@ -14,15 +15,16 @@ from beamtree.nn.engine.chart import Chart
 
 
 class BoundaryMerges(NamedTuple):
-    """A tree, as the order in which the M = N−1 boundaries between leaves close. Those in the padding come last."""
+    """A tree, as the order in which the M = N−1 boundaries between leaves close. Padding comes last."""
 
     boundaries: Int[Tensor, "B M"]  # boundary i is the one before leaf i+1
     actions: Int[Tensor, "B M"]
-    spans: Int[Tensor, "B M 2"]  # [start, end) of what each merge makes; within the sample also for padding
+    spans: Int[Tensor, "B M 2"]  # [start, end) of each merge's result; within the sample for padding too
 
 
 def close(heights: Float[Tensor, "B M"] | Int[Tensor, "B M"], lengths: Int[Tensor, "B"]) -> BoundaryMerges:
-    """Close the lowest boundary first, among equal ones the leftmost: each joins the constituents on its sides."""
+    """Close the boundaries from the lowest to the highest, ties from left to right. Closing a boundary merges the
+    constituents on either side."""
     B, M = heights.shape
     if M == 0:
         return BoundaryMerges(lengths.new_zeros(B, 0), lengths.new_zeros(B, 0), lengths.new_zeros(B, 0, 2))
@@ -31,7 +33,7 @@ def close(heights: Float[Tensor, "B M"] | Int[Tensor, "B M"], lengths: Int[Tenso
     order = heights.argsort(dim=1, stable=True)
     order = order.gather(1, padding.gather(1, order).to(torch.uint8).argsort(dim=1, stable=True))  # padding last
     rank = torch.zeros_like(order).scatter_(1, order, position.expand(B, M))
-    # Whether boundary j is still there when boundary i closes.
+    # Whether boundary j is still open when boundary i closes.
     stays = (rank.unsqueeze(1) > rank.unsqueeze(2)) & ~padding.unsqueeze(1)  # (B, i, j)
     left, right = stays.tril(-1), stays.triu(1)
     actions = left.sum(2)  # (B, M)

@@ -2,23 +2,23 @@
 Parsers: Shift-Reduce Parsing and Chart Parsing*, 2018; as BSRP-GRC in Ray Chowdhury & Caragea, *Beam Tree Recursive
 Cells*, ICML 2023).
 
-A beam is a stack, a queue and a score a, 0 at first; the stack begins with the first two words. At each step a beam
-reduces, which joins the two topmost states of its stack into their parent R(s₂, s₁), or shifts the next word q onto it:
+A beam is a stack, a queue and a score a, initially 0; the stack begins with the first two words. At each step a beam
+reduces, which merges the top two states of its stack into their parent R(s₂, s₁), or shifts the next word q onto it:
 
     p(reduce) = σ(w · GELU(W [s₂; s₁; q] + b) + b′),   p(shift) = 1 − p(reduce) .
 
-Without a q only reducing is possible, without an s₂ only shifting; then p = 1. (The published code has a learned vector
-START in place of a missing s₂. Since that decision is forced it never matters; it is here for the sake of published
-weights.) Each beam goes both ways, adding the log-probability to a, and the K best stay. After
+Without a q a beam can only reduce, without an s₂ only shift; then p = 1. (The published code substitutes a learned
+vector START for a missing s₂. That decision is forced, so START has no effect; it is here to load published weights.)
+Each beam is continued by both actions, each adds its log-probability to a, and the K best continuations are kept. After
 2n−3 steps one state o_b is left in each beam b, and the encoding is
 
     Σ_b softmax(a)_b · o_b .
 
-The published code replaces a by the last step's log-probability, which is always 0, so that nothing ever trains the
-scorer. Here a is the sum, as both papers have it.
+The published code replaces a by the last step's log-probability, which is always 0, so the scorer is never trained.
+Here a is the sum, as in both papers.
 
-It is computed as by the other engines: first a search without gradients over integers, then a replay of what survived;
-see `beamtree.nn.engine.shift_reduce`.
+As for beam search, the engines search over integers without gradients and then replay the nodes that survived; see
+`beamtree.nn.engine.shift_reduce`.
 """
 
 from typing import ClassVar
@@ -60,10 +60,10 @@ class BSRP(Encoder):
         """
         dim: width D of inputs and encodings.
         beam_size: K, the number of beams.
-        dropout: inside the cell; a node keeps its mask (see `beamtree.nn.engine.dropout`).
-        engine: "auto", or one of "reference", "torch" and "triton" (see `beamtree.nn.engine`).
-        check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
-        cell: R, "grc", or a module of your own that maps two states, as wide as the inputs, to one.
+        dropout: dropout rate inside the cell; each node keeps its mask (see `beamtree.nn.engine.dropout`).
+        engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
+        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
+        cell: the cell R: "grc", or your own module, which maps two states of width D to one.
         """
         super().__init__(dim, check_nan)
         check_integer("beam_size", beam_size, at_least=1)

@@ -1,26 +1,26 @@
 """CRvNN (Ray Chowdhury & Caragea, *Modeling Hierarchical Structures with Continuous Recursive Neural Networks*, ICML
-2021), in the form the Beam Tree paper compares with: no transition features, no halting penalty.
+2021), in the variant that the Beam Tree paper compares with: no transition features, no halting penalty.
 
-All positions stay, each with a probability e_i that it still exists. Neighbours are those that exist: row i of the
-matrix 𝓡 spreads a weight of 1 over the positions to the right of i, as much to each as exists, until it is used up;
-𝓛 is its mirror image. START and END stand around the sample. At each iteration
+All positions are kept, each with a probability e_i that it still exists. Only positions that exist are neighbours: row
+i of the matrix 𝓡 distributes a weight of 1 over the positions j to the right of i, nearest first, e_j to each until the
+weight is used up; 𝓛 is its mirror image. START and END surround the sample. At each iteration
 
     s = w · GELU(W [𝓛𝓛h; 𝓛h; h; 𝓡h; 𝓡𝓡h])
     c_i = exp(s_i) / (exp(s_i) + 1 + (𝓛 exp(s))_i + (𝓡 exp(s))_i)       c = exp(s) = 0 for START, END and the last word
     h ← (𝓛c) R(𝓛h, h) + (1 − 𝓛c) h
     e ← e (1 − c)
 
-where c_i is the probability that i is absorbed by its right neighbour. A sample of n words is done when at most one of
-them exists with more than the threshold, or after n iterations; the encoding is the state of its last word.
+where c_i is the probability that i is absorbed by its right neighbour. A sample of n words is finished when e exceeds
+the threshold for at most one of them, or after n iterations. The encoding is the state of its last word.
 
-The published code adds 1e-8 to each of the four terms of the denominator, after it has divided them by the largest
-exponential of the batch: there a sample depends on its batch mates. `floor="official"` does the same.
+The published code adds 1e-8 to each of the four terms of the denominator, after dividing them by the largest
+exponential of the batch, so a sample depends on the rest of its batch. `floor="official"` does the same.
 
-The tree: a word is absorbed, and the boundary behind it closes, once it exists with less than one half; among those of
-one iteration the one that exists least comes first, and words that are never absorbed come last. A node's state is
-that of its last word when this happens, that of the root the encoding.
+The tree: a word is absorbed, and the boundary after it closes, when its e falls below one half. Within an iteration the
+word with the smallest e comes first; words that are never absorbed come last. A node's state is the state of its last
+word at that time; the root's is the encoding.
 
-How the iterations are computed is in `beamtree.nn.engine.loops.continuous`.
+`beamtree.nn.engine.loops.continuous` implements the iterations.
 """
 
 from typing import ClassVar, Literal
@@ -41,11 +41,11 @@ from beamtree.utils.checks import check_choice, check_flag, check_rate
 
 
 class CRvNN(Encoder):
-    """Continuous recursion: all neighbours are joined at once, each to some extent."""
+    """Continuous recursion: all neighbours are merged at once, each to a degree."""
 
     paper = "Ray Chowdhury & Caragea 2021"
     cost = Cost("≤ N(N+2)", "≤ N", "N²·D")
-    # Names of the published code, of modules and of parameters, → ours.
+    # Module and parameter names of the published code → ours.
     OFFICIAL: ClassVar[dict[str, str]] = OFFICIAL_CELL | {
         "START": "start",
         "END": "end",
@@ -68,17 +68,17 @@ class CRvNN(Encoder):
     ) -> None:
         """
         dim: width D of inputs and encodings.
-        dropout: inside the cell.
-        halt: stop when all samples are done, for which the host looks at each iteration (the engine "triton": from time
-            to time). Without it there are always N iterations, in which samples that are done do not change: the same
-            result, at the cost of the worst case.
-        threshold: a sample is done when no more than one word exists with more than this.
-        recompute: keep only h and e of each iteration for backward and compute the rest again: more time, and a small
-            part of the memory. The engine "triton" always does so, and keeps even less.
-        floor: "official": that of the published code under c, with which samples depend on their batch mates.
-        engine: "auto", or one of "reference", "torch" and "triton" (see `beamtree.nn.engine`).
-        check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
-        cell: R, "grc", or a module of your own that maps two states, as wide as the inputs, to one.
+        dropout: dropout rate inside the cell.
+        halt: whether to stop when all samples are finished. The host checks at each iteration (engine "triton": once
+            per segment). Otherwise all N iterations run; finished samples do not change, so the result is the same.
+        threshold: a sample is finished when e exceeds this for at most one word.
+        recompute: whether to save only h and e of each iteration for the backward pass, and recompute the rest. This
+            trades time for memory. The engine "triton" always recomputes, and saves even less.
+        floor: "none", or "official" for the published code's floor in the denominator of c, which makes samples depend
+            on the rest of their batch.
+        engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
+        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
+        cell: the cell R: "grc", or your own module, which maps two states of width D to one.
         """
         super().__init__(dim, check_nan)
         check_rate("dropout", dropout)
@@ -101,7 +101,7 @@ class CRvNN(Encoder):
         B, N, D = x.shape
         start = self._surround(x, lengths)
         leaves = start.states[:, 1 : N + 1]  # (B, N, D)
-        may_go = F.pad(inside(lengths - 1, N + 1), (1, 0))  # neither START nor the last word, (B, S)
+        may_go = F.pad(inside(lengths - 1, N + 1), (1, 0))  # (B, S); False for START and the last word
         dropout = node_dropout(self.cell, leaves, generator)
         loop = ContinuousLoop(
             function_of(self.cell),
@@ -117,7 +117,7 @@ class CRvNN(Encoder):
         return Encoding(state, make_beam(leaves, positions, lengths))
 
     def _surround(self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"]) -> Positions:
-        """Leaf states, with START before the words and END right behind them."""
+        """Leaf states, with START before the words and END after them."""
         states = in_full(self.leaf(surround(x, lengths, self.start, self.end)))  # (B, S, D)
         exists = inside(lengths + 2, states.shape[1])
         never = torch.full_like(exists, torch.inf, dtype=torch.float64)
@@ -135,11 +135,11 @@ def make_beam(leaves: Float[Tensor, "B N D"], end: Positions, lengths: Int[Tenso
     when = end.times.detach()
     absorbed = when.isfinite()
     when = torch.where(absorbed, when, N + end.existence.detach().double())
-    merges = close(when[:, 1:N], lengths)  # word i, at position i+1, and the boundary behind it
+    merges = close(when[:, 1:N], lengths)  # word i, at position i+1, and the boundary after it
     place = merges.boundaries + 1  # (B, M)
     is_root = merges.spans[..., 1] - merges.spans[..., 0] == lengths.unsqueeze(1)
     at_once = (absorbed.gather(1, place) & ~is_root).unsqueeze(-1)  # (B, M, 1)
     shape = (B, N - 1, D)
     then = end.nodes.gather(1, place.unsqueeze(-1).expand(shape))
-    at_last = end.states.gather(1, merges.spans[..., 1:].expand(shape))  # its last word has the position `end`
+    at_last = end.states.gather(1, merges.spans[..., 1:].expand(shape))  # the last word's position is `end`
     return one_beam(leaves, merges, torch.where(at_once, then, at_last), lengths)

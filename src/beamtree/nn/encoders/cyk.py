@@ -1,13 +1,13 @@
 """CYK with a Gated Recursive Cell (Maillard et al., *Jointly Learning Sentence Embeddings and Syntax with Unsupervised
 Tree-LSTMs*, 2019; with the cell and the settings of Ray Chowdhury & Caragea, *Beam Tree Recursive Cells*, ICML 2023).
 
-Every span has a state, made from all the ways to split it. A span of one word has its leaf; that of w words from word
-i on is a mixture over its w−1 splits,
+Every span has a state. The state of a single word is its leaf. That of the w words from word i on is a mixture over
+the w−1 splits of the span,
 
     c_j = R(h_{i, j}, h_{i+j, w−j}),   ĉ_j = c_j / (‖c_j‖ + ε),   α = softmax_j(score(ĉ_j)),   h_{i, w} = Σ_j α_j ĉ_j ,
 
-and the encoding is the state of the whole sample. The tree that is shown follows the heaviest split from the root down.
-How the spans are filled is in `beamtree.nn.engine.cyk`.
+and the encoding is the state of the whole sample. The reported tree follows the split of largest weight from the root
+down. `beamtree.nn.engine.cyk` implements the computation.
 """
 
 from typing import ClassVar, Literal
@@ -28,7 +28,7 @@ from beamtree.trees import Tree
 from beamtree.utils.checks import check_choice, check_rate
 from beamtree.utils.memory import available_bytes
 
-CELL_WIDTHS = 80  # values that a cell holds at most while it is differentiated, in units of D; 73 were measured
+CELL_WIDTHS = 80  # upper bound on the activations of a cell in the backward pass, in units of D; measured: 73
 
 
 class CYK(Encoder):
@@ -50,12 +50,12 @@ class CYK(Encoder):
     ) -> None:
         """
         dim: width D of inputs and encodings.
-        dropout: inside the cell; a split keeps its mask (see `beamtree.nn.engine.dropout`).
-        masks: "exact": a span is there or it is not. "official": as in the published code, whose spans are there by a
-            fraction that falls below 1 as they grow, by 1e-7 for ten words (see `SplitMixer.fade`).
-        engine: "auto", or one of "reference", "torch" and "triton" (see `beamtree.nn.engine`).
-        check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
-        cell: R, "grc", or a module of your own that maps two states, as wide as the inputs, to one.
+        dropout: dropout rate inside the cell; each split keeps its mask (see `beamtree.nn.engine.dropout`).
+        masks: "exact", where a span either exists or does not; or "official", as in the published code, where spans
+            exist to a degree that falls below 1 as they grow, by 1e-7 for ten words (see `SplitMixer.fade`).
+        engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
+        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
+        cell: the cell R: "grc", or your own module, which maps two states of width D to one.
         """
         super().__init__(dim, check_nan)
         check_rate("dropout", dropout)
@@ -73,7 +73,7 @@ class CYK(Encoder):
         self._check_memory(x, spans)
         leaves = in_full(self.leaf(x))  # (B, N, D)
         dropout = node_dropout(self.cell, leaves, generator)
-        if self.masks == "official":  # a state has one number more: how much of it is there
+        if self.masks == "official":  # one more element in each state: the degree to which it exists
             leaves = nn.functional.pad(leaves, (0, 1), value=1)  # (B, N, D+1)
         mixer = SplitMixer(function_of(self.cell), scorer_of(self.scorer, self.dim), self.masks == "official")
         request = SpanRequest(mixer, spans, leaves.flatten(0, 1), dropout)
@@ -82,15 +82,15 @@ class CYK(Encoder):
         return average(chart, chart.scores, lengths, self.dim)
 
     def _check_memory(self, x: Float[Tensor, "B N D"], spans: "Spans") -> None:
-        """Better no work at all than to run out of memory after minutes of it."""
-        # With a gradient: the states, their gradient, and that which comes from outside.
+        """Raise a `MemoryError` up front, rather than run out of memory after minutes of work."""
+        # With gradients: the states, their gradient, and the incoming gradient.
         tables, cells = (3, CELL_WIDTHS) if torch.is_grad_enabled() else (1, CELL_WIDTHS // 2)
         pieces = min(batch_size(x.device), spans.splits) * cells
         needed = (tables * spans.total + pieces) * self.dim * x.element_size()
         available = available_bytes(x.device)
         if available is None or needed <= available:
             return
-        if x.is_cuda:  # what PyTorch holds and does not use
+        if x.is_cuda:  # cached by PyTorch's allocator but unused
             available += torch.cuda.memory_reserved(x.device) - torch.cuda.memory_allocated(x.device)
         if needed > available:
             raise MemoryError(
@@ -100,7 +100,7 @@ class CYK(Encoder):
 
 
 def make_chart(store: Float[Tensor, "rows S"], spans: Spans, best: Int[Tensor, "rows"]) -> Chart:
-    """The trees of the heaviest splits, one beam a sample."""
+    """The trees of the splits of largest weight, one beam per sample."""
     B, N = spans.rows.shape
     splits, rows = best.tolist(), spans.rows.tolist()
     actions, bounds = torch.zeros(B, N - 1, dtype=torch.long), torch.zeros(B, N - 1, 2, dtype=torch.long)
@@ -112,12 +112,12 @@ def make_chart(store: Float[Tensor, "rows S"], spans: Spans, best: Int[Tensor, "
     actions, bounds = actions.to(store.device), bounds.to(store.device)
     start, end = bounds.unbind(-1)  # (B, M)
     samples = torch.arange(B, device=store.device).unsqueeze(1).expand_as(start)
-    nodes = spans.row(samples, start, end.clamp(min=1))  # a leaf's where there is none
+    nodes = spans.row(samples, start, end.clamp(min=1))  # a leaf's row for padding
     return Chart(store, store.new_zeros(B, 1), actions.unsqueeze(1), nodes.unsqueeze(1), bounds.unsqueeze(1))
 
 
 def top_down(best: list[int], rows: list[int], length: int) -> Tree:
-    """The tree over positions that takes the best split of the whole, then of its parts."""
+    """The tree over positions that takes the best split of the whole sample, then of each part."""
     found: list[tuple[int, int]] = []
     waiting = [(0, length)]
     while waiting:

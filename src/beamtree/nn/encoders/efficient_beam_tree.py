@@ -1,12 +1,12 @@
 """Efficient Beam Tree Recursion (Ray Chowdhury & Caragea, NeurIPS 2023).
 
-The search of `beamtree.nn.encoders.beam_tree` with another scorer. That of the Beam Tree Cell reads a candidate's
-parent R(l, r), which has to be composed first; this one reads the children, and only the first d elements of either:
+The search of `beamtree.nn.encoders.beam_tree` with a different scorer. The Beam Tree Cell scores a candidate's parent
+R(l, r), which must be composed first. This scorer reads the children, and only the first d elements of each:
 
     s(l, r) = w · GELU(V [l[:d]; r[:d]] + c) + b ,        d = 64, V: d × 2d .
 
-So each step scores the pairs of neighbours, keeps the best continuations as before, and applies the cell once in each
-beam that it keeps, to the pair that was chosen: K·N cells instead of K·N²/2.
+Each step scores the pairs of neighbours, keeps the best continuations as before, and applies the cell once per kept
+beam, to the chosen pair: K·N cells instead of K·N²/2.
 """
 
 from typing import Literal
@@ -21,7 +21,7 @@ from beamtree.nn.topk.operators import TopKOperator
 from beamtree.utils.checks import check_integer
 
 SLICE = 64  # the paper's d
-# Names of its published code, of modules and of parameters, → ours.
+# Module and parameter names of its published code → ours.
 OFFICIAL = {
     "initial_transform.0": "leaf.0",
     "initial_transform.1": "leaf.1",
@@ -35,7 +35,7 @@ OFFICIAL = {
 
 
 class EfficientBeamTree(BeamTree):
-    """A search with a beam that scores candidates before it composes them."""
+    """A beam search that scores candidates before composing them."""
 
     paper = "Ray Chowdhury & Caragea 2023b"
     cost = Cost("≤ K(N−1)", "N−1", "K·N·D")
@@ -57,16 +57,16 @@ class EfficientBeamTree(BeamTree):
         """
         dim: width D of inputs and encodings.
         beam_size: K, the number of beams.
-        dropout: inside the cell; a node keeps its mask (see `beamtree.nn.engine.dropout`).
-        stochastic: Gumbel noise on the selection while training.
-        slice: d, how many elements of each child the scorer reads, the first ones. None: all. "auto": 64 as in the
-            paper, or all where dim is less.
-        engine: "auto", or one of "reference", "torch" and "triton" (see `beamtree.nn.engine`).
-        duplicates: beams that have built the same by merges in another order; "keep" them as the paper does, "drop"
-            all but the best, or "merge" their probabilities into the best.
-        check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
-        cell: R, "grc", "lstm", or a module of your own that maps two states to one.
-        topk: an operator of your own, which chooses candidates and continuations; see `BeamTree`.
+        dropout: dropout rate inside the cell; each node keeps its mask (see `beamtree.nn.engine.dropout`).
+        stochastic: whether to add Gumbel noise to the selection during training.
+        slice: d, the number of leading elements of each child that the scorer reads. None reads all; "auto" reads 64,
+            as in the paper, or all if dim is smaller.
+        engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
+        duplicates: what to do with beams that built the same constituents in a different order: "keep" them, as the
+            paper does; "drop" all but the best; or "merge" their probabilities into the best.
+        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
+        cell: the cell R: "grc", "lstm", or your own module, which maps two states to one.
+        topk: your own top-k operator, which selects candidates and continuations; see `BeamTree`.
         """
         check_integer("dim", dim, at_least=1)
         width = _width(slice, dim)
@@ -86,7 +86,7 @@ class EfficientBeamTree(BeamTree):
 
 
 def _width(slice: object, dim: int) -> int:
-    """How many elements of each child are read."""
+    """The number of elements of each child that the scorer reads."""
     if slice is None:
         return dim
     if slice == "auto":

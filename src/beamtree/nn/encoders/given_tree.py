@@ -1,13 +1,13 @@
 """Composition by fixed trees: gold, balanced, random (baselines of Ray Chowdhury & Caragea, *Beam Tree Recursive
 Cells*, ICML 2023, after Shi et al., *On Tree-Based Neural Sentence Modeling*, EMNLP 2018).
 
-The states of a tree's leaves are h_i = LN(x_i W + b), that of a constituent is R(left child, right child), and the
-encoding is that of the root. What differs is where the tree comes from:
+The state of a leaf is h_i = LN(x_i W + b), the state of a constituent is R(left child, right child), and the encoding
+is the state of the root. The encoders differ in where the tree comes from:
 
-    balanced   neighbours are joined in pairs, then the pairs in pairs; at each round an odd one out at the end waits
-    random     any two neighbours are joined, all with the same probability, until one is left: a new tree each time,
-               at inference too
-    gold       from the user
+    balanced   each round merges neighbours in pairs; an odd element at the end waits for the next round
+    random     merges a pair of neighbours chosen uniformly at random until one is left; a new tree for each call, at
+               inference too
+    gold       given by the user
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from beamtree.utils.checks import check_rate
 
 
 class GivenTree(Encoder):
-    """An encoder that composes by trees given beforehand. A subclass says which."""
+    """Base class of the encoders that compose along fixed trees. A subclass provides the trees."""
 
     paper = "Ray Chowdhury & Caragea 2023"
     cost = Cost("N−1", "tree height", "N·D")
@@ -52,10 +52,10 @@ class GivenTree(Encoder):
     ) -> None:
         """
         dim: width D of inputs and encodings.
-        dropout: inside the cell.
-        engine: "auto", or one of "reference", "torch" and "triton" (see `beamtree.nn.engine`).
-        check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
-        cell: R, "grc", "lstm", or a module of your own that maps two states to one.
+        dropout: dropout rate inside the cell.
+        engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
+        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
+        cell: the cell R: "grc", "lstm", or your own module, which maps two states to one.
         """
         super().__init__(dim, check_nan)
         check_rate("dropout", dropout)
@@ -71,7 +71,7 @@ class GivenTree(Encoder):
         merges: Merges,
         generator: torch.Generator | None,
     ) -> Encoding:
-        """The encoding by these trees; `lengths` on the host."""
+        """The encoding along these trees. `lengths` must be on the CPU."""
         leaves = in_full(self.leaf(x))  # (B, N, D)
         dropout = node_dropout(self.cell, leaves, generator)
         request = TreeRequest(leaves, lengths, merges, function_of(self.cell), dropout)
@@ -83,7 +83,7 @@ class GivenTree(Encoder):
 
 
 class BalancedTree(GivenTree):
-    """Balanced trees, whatever the words: `balanced-tree-grc`."""
+    """Balanced trees, independent of the words: `balanced-tree-grc`."""
 
     paper = "Shi et al. 2018"
     cost = Cost("N−1", "⌈log₂ N⌉", "N·D")
@@ -95,8 +95,8 @@ class BalancedTree(GivenTree):
         self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], generator: torch.Generator | None
     ) -> Encoding:
         B, N, _ = x.shape
-        # In the first round the leaves 0 and 1, 2 and 3, … are joined, in the second 1 and 2, 5 and 6, …: the round of
-        # i and i+1 is the number of times that i+1 can be halved, however long the sample.
+        # The first round merges the leaves 0 and 1, 2 and 3, …; the second merges across 1 and 2, 5 and 6, …. The round
+        # that merges across i and i+1 is the number of times that 2 divides i+1, for samples of any length.
         after = torch.arange(1, N)
         rounds = (after & -after).expand(B, -1)  # 2 to that power
         lengths = lengths.cpu()
@@ -104,27 +104,27 @@ class BalancedTree(GivenTree):
 
 
 class RandomTree(GivenTree):
-    """Random trees, new ones each time: `random-tree-grc`.
+    """Random trees, drawn anew for each call: `random-tree-grc`.
 
-    Uniform over the orders of merges, which makes bushy trees more probable than chains; under the same `generator` or
-    seed, and for the same shape of x, the trees are the same.
+    The distribution is uniform over merge orders, so bushy trees are more probable than chains. With the same
+    `generator` or seed and the same shape of x, the trees are the same.
     """
 
     def encode(
         self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], generator: torch.Generator | None
     ) -> Encoding:
         B, N, _ = x.shape
-        # To pick any two neighbours again and again is to have them all wait for a random time. In float64 no two
-        # times are equal.
+        # Merging a random pair repeatedly is equivalent to merging all pairs in the order of random times. In float64
+        # ties do not occur in practice.
         times = torch.rand(B, N - 1, dtype=torch.float64, device=x.device, generator=generator).cpu()
         lengths = lengths.cpu()
         return self.compose(x, lengths, from_times(times, lengths), generator)
 
 
 class GoldTree(GivenTree):
-    """Trees that the user gives: `gold-tree-grc`.
+    """Trees given by the user: `gold-tree-grc`.
 
-    The root is always composed; the published code leaves it out for all but the longest samples of a batch.
+    The root is always composed; the published code omits it for all but the longest samples of a batch.
 
     >>> x, lengths = torch.randn(2, 3, 8), torch.tensor([3, 2])
     >>> GoldTree(dim=8)(x, lengths, trees=["(a (b c))", "(d e)"]).state.shape
@@ -140,7 +140,7 @@ class GoldTree(GivenTree):
         generator: torch.Generator | None = None,
         trees: Sequence[Tree | str] | None = None,
     ) -> Encoding:
-        """`trees`: for each sample its tree, or brackets as `Tree.parse` reads them, over as many leaves as it has."""
+        """`trees`: one tree per sample, as a `Tree` or as brackets for `Tree.parse`, with one leaf per vector."""
         return self._call(self.encode_by, x, lengths, generator, trees)
 
     def encode_by(
@@ -155,7 +155,7 @@ class GoldTree(GivenTree):
 
 
 def _checked(trees: Sequence[Tree | str] | None, lengths: list[int]) -> list[Tree]:
-    """The trees, if there is one of the right size for each sample."""
+    """Validate that there is one tree of the right size for each sample, and parse brackets."""
     if trees is None or isinstance(trees, (str, Tree)):
         given = "no trees" if trees is None else "one tree"
         raise ValueError(f"got {given}: gold-tree-grc needs trees=[…], a Tree or brackets for each of its samples")

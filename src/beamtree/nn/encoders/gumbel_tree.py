@@ -1,16 +1,17 @@
 """Gumbel-Tree (Choi, Yoo & Lee, *Learning to Compose Task-Specific Tree Structures*, AAAI 2018), with the cells of
-Ray Chowdhury & Caragea, *Beam Tree Recursive Cells*, ICML 2023, and their Monte-Carlo form of it.
+Ray Chowdhury & Caragea, *Beam Tree Recursive Cells*, ICML 2023, and their Monte-Carlo variant.
 
-Easy-first composition of one sampled tree. At each step all neighbours have a candidate parent P_j = R(h_j, h_{j+1}),
-and one of them is drawn with the straight-through Gumbel-softmax, at temperature 1:
+Easy-first composition of one sampled tree. At each step every pair of neighbours has a candidate parent
+P_j = R(h_j, h_{j+1}), and the straight-through Gumbel-softmax, at temperature 1, draws one of them:
 
     y = softmax(score(P) + Gumbel noise) ,    s = one-hot(argmax y) + y − stop(y)
     h_j ← s_j · P_j + (1 − cum_j) · h_j + (cum_j − s_j) · h_{j+1} ,    cum the running sum of s ,
 
-until one state is left: the encoding. At test there is no noise, and the best candidate is taken.
+until one state is left, the encoding. At test time there is no noise, and the best candidate is taken.
 
-Monte-Carlo Gumbel-Tree draws several trees, at test as well, and averages their encodings. The published code weights
-them by softmax(a), a the log-probability of a tree's draws, which the paper does not say; `weighted` does that.
+Monte-Carlo Gumbel-Tree draws several trees, at test time too, and averages their encodings. The published code weights
+them by softmax(a), where a is the log-probability of a tree's draws. The paper does not mention this; set `weighted` to
+do the same.
 """
 
 import torch
@@ -28,7 +29,7 @@ from beamtree.nn.engine.scorers import scorer_of
 from beamtree.nn.engine.straight_through.replay import Samples
 from beamtree.utils.checks import check_flag, check_integer, check_rate
 
-# The published code's names of modules → ours, for each cell.
+# Module names of the published code → ours, for each cell.
 OFFICIAL = beam_tree.OFFICIAL | {
     TreeLSTM: {
         "word_linear": "leaf",
@@ -39,9 +40,9 @@ OFFICIAL = beam_tree.OFFICIAL | {
 
 
 class GumbelTree(Encoder):
-    """Trees that are drawn merge by merge, with straight-through gradients.
+    """Trees sampled merge by merge, with straight-through gradients.
 
-    Its beams are the sampled trees, most probable first.
+    The beams are the sampled trees, most probable first.
     """
 
     cost = Cost("N−1 + 2K(N−2)", "N−1", "K·N·D + K·N²")
@@ -61,14 +62,15 @@ class GumbelTree(Encoder):
     ) -> None:
         """
         dim: width D of inputs and encodings.
-        samples: K, the number of trees that are drawn for each input.
-        dropout: inside the cell; a node keeps its mask (see `beamtree.nn.engine.dropout`), the same in every sample.
-        stochastic: whether there is noise at all; without it the best candidate is always taken.
-        weighted: average the samples by their probabilities, as the published code does, instead of evenly.
-        engine: "torch"; "triton", in fused kernels on a CUDA device; "auto", the faster of both; or "reference".
-        check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
-        cell: R, "grc", "lstm", or a module of your own that maps two states to one.
-        noise_at_test: draw at test too, as Monte-Carlo needs it.
+        samples: K, the number of trees drawn for each input.
+        dropout: dropout rate inside the cell; each node keeps its mask (see `beamtree.nn.engine.dropout`), the same in
+            every sample.
+        stochastic: whether to add noise at all; without it the best candidate is always taken.
+        weighted: whether to weight the samples by their probabilities, as the published code does, instead of equally.
+        engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
+        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
+        cell: the cell R: "grc", "lstm", or your own module, which maps two states to one.
+        noise_at_test: whether to draw at test time too, for the Monte-Carlo variant.
         """
         super().__init__(dim, check_nan)
         check_integer("samples", samples, at_least=1)
@@ -109,8 +111,8 @@ class GumbelTree(Encoder):
         return self._finish(select(SAMPLES, request, self.engine)(request), lengths)
 
     def _finish(self, chart: Chart, lengths: Int[Tensor, "B"]) -> Encoding:
-        """Order the samples by their probability and average their roots. The beams' log-probabilities are the weights
-        of that average, so they are equal unless it is `weighted`; what a sample's draws had is in the chart."""
+        """Sort the samples by probability and average their roots. The beams' log-probabilities are the weights of this
+        average, so they are equal unless `weighted`. The chart holds the log-probabilities of the draws."""
         chart = best_first(chart)
         scores = chart.scores if self.weighted else torch.zeros_like(chart.scores)
         return average(chart, scores.log_softmax(1), lengths, self.dim)

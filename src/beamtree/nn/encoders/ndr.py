@@ -1,23 +1,22 @@
 """Neural Data Router (Csordás et al., *The Neural Data Router*, ICLR 2022), with a token at either end of the input.
 
-One Transformer layer is applied again and again, each time to the whole sequence START x_1 … x_n END. A gate at each
-position decides how much of its state is replaced:
+One Transformer layer is applied repeatedly to the whole sequence START x_1 … x_n END. A gate at each position decides
+how much of its state is replaced:
 
     y = LN(x + attention(x))
     u = LN(W2 relu(W1 y))        g = σ(G2 relu(G1 y))
     x ← (1 − g) ⊙ x + g ⊙ u
 
-The attention is geometric: position i looks at the others from the nearest to the farthest and stops at the first that
-matches. With q, k, v the projections of a head, b a learned vector and ζ, ζ', β learned numbers,
+The attention is geometric: position i scans the others from the nearest to the farthest and stops at the first match.
+With the projections q, k, v of a head, a learned vector b and learned scalars ζ, ζ', β,
 
     ℓ_ij = ζ (q_i + b) · k_j + ζ' direction_i(j) + β
     A_ij ∝ σ(ℓ_ij) Π_m (1 − σ(ℓ_im))      over all m that are closer to i than j,
 
-where of two at the same distance the right one is closer, and direction_i has one value for j < i and one for j > i.
-The encoding is the state of END. There are no trees.
+where the right of two positions at the same distance counts as closer, and direction_i has one value for j < i and
+another for j > i. The encoding is the state of END. There are no trees.
 
-A training step keeps the input of each layer and computes everything else again in backward; see
-`beamtree.nn.engine.ndr`.
+Training saves the input of each layer, and the backward pass recomputes everything else; see `beamtree.nn.engine.ndr`.
 """
 
 import math
@@ -46,7 +45,7 @@ from beamtree.utils.checks import check_integer, check_rate
 
 
 class NDR(Encoder):
-    """A Transformer whose one layer is applied again and again, and whose gates say what it changes."""
+    """A Transformer that applies one layer repeatedly, with gates that control what it changes."""
 
     paper = "Csordás et al. 2022"
     cost = Cost("–", "layers", "layers·N·D")
@@ -68,7 +67,7 @@ class NDR(Encoder):
         "EncoderStack.g1": "gate_inner",
         "EncoderStack.g2": "gate",
     }
-    # What it keeps for an attention to relative positions that this model does not have.
+    # For relative positional attention, which this model does not have.
     OFFICIAL_UNUSED: ClassVar[tuple[str, ...]] = ("EncoderStack.att.pos_to_pq.weight", "EncoderStack.att.pos_encoding")
 
     def __init__(
@@ -85,13 +84,13 @@ class NDR(Encoder):
     ) -> None:
         """
         dim: width D of inputs and encodings.
-        heads: of the attention; they share the width evenly.
-        feed_forward: width of the layer W1.
-        dropout: of the inputs, of the keys, of the attention's result, and inside W2 and G2.
-        layers: how often the layer is applied while training.
-        layers_at_test: and otherwise; deeper inputs than those of the training may need more.
-        check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
-        gate_dropout: probability that a position keeps its state in a layer while training.
+        heads: number of attention heads, each of width D / heads.
+        feed_forward: output width of W1.
+        dropout: dropout rate of the inputs, the keys, the output of the attention, and the inputs of W2 and G2.
+        layers: number of times the layer is applied during training.
+        layers_at_test: number of times it is applied at inference; inputs deeper than those of training may need more.
+        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
+        gate_dropout: probability that a position keeps its state in a layer during training.
         """
         super().__init__(dim, check_nan)
         check_integer("heads", heads, at_least=1)
@@ -114,7 +113,7 @@ class NDR(Encoder):
         self.update_norm = nn.LayerNorm(dim)
         self.gate_inner = _linear(dim, dim, math.sqrt(2))
         self.gate = _linear(dim, dim, 1.0)
-        nn.init.constant_(self.gate.bias, -3)  # gates begin almost closed: a state stays until there is a reason
+        nn.init.constant_(self.gate.bias, -3)  # gates are almost closed initially, so states persist
 
     def encode(
         self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], generator: torch.Generator | None
@@ -139,14 +138,14 @@ class NDR(Encoder):
         return Encoding(x.gather(1, last).squeeze(1))
 
     def _layer_dropout(self, device: torch.device, generator: torch.Generator | None) -> LayerDropout | None:
-        """The masks of a pass; None where nothing is dropped."""
+        """Dropout masks of one forward pass; None if nothing is dropped."""
         if not self.training or max(self.dropout, self.gate_dropout) < LEAST_RATE:
             return None
         return LayerDropout(self.dropout, self.gate_dropout, self.dim, self.feed_forward, device, generator)
 
     def _weights(self, scale: float) -> LayerWeights | None:
-        """The weights that the modules show now, with the scale of dropout multiplied in; None if one of the modules is
-        not the plain one that `__init__` made."""
+        """The current weights of the modules, multiplied by the scale of dropout; None if one of the modules is not the
+        plain one that `__init__` created."""
         attention = self.attention
         if not is_plain(attention, GeometricAttention):
             return None
@@ -166,7 +165,7 @@ class NDR(Encoder):
             if not is_plain(module, kind) or (module.bias is not None) != bias:
                 return None
             tensors += (module.weight, module.bias) if bias else (module.weight,)
-        # Subclasses of Tensor may compute anything.
+        # Subclasses of Tensor may override any operation.
         if any(type(tensor) not in (Tensor, nn.Parameter) for tensor in tensors):
             return None
         query, key_value, out, direction, direction_bias, *others = tensors
@@ -182,8 +181,8 @@ class NDR(Encoder):
         masks: LayerMasks,
         scale: float,
     ) -> Float[Tensor, "B n D"]:
-        """What `beamtree.nn.engine.ndr.layer` computes, by the modules, whatever they are. Autograd keeps what they
-        save."""
+        """The same function as `beamtree.nn.engine.ndr.layer`, computed by the modules, of any kind. Autograd keeps
+        what they save."""
         found = self.attention(x, present, distances, masks.keys, scale)
         y = self.attention_norm(x + _drop(found, masks.attention, scale))
         u = self.update_norm(self.update(_drop(self.update_inner(y).relu(), masks.update, scale)))
@@ -203,12 +202,12 @@ class Heads(NamedTuple):
     queries: Float[Tensor, "B H n d"]  # scaled
     keys: Float[Tensor, "B H n d"]
     values: Float[Tensor, "B H n d"]
-    back: Float[Tensor, "B H n 1"]  # what a position adds to the logits of all before it
-    front: Float[Tensor, "B H n 1"]  # and after it
+    back: Float[Tensor, "B H n 1"]  # added to the logits of all positions before it
+    front: Float[Tensor, "B H n 1"]  # added to those after it
 
 
 class GeometricAttention(nn.Module):
-    """Geometric attention that knows left from right."""
+    """Geometric attention with a direction term."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -216,7 +215,7 @@ class GeometricAttention(nn.Module):
         self.query = nn.Linear(dim, dim, bias=False)
         self.key_value = nn.Linear(dim, 2 * dim, bias=False)
         self.out = nn.Linear(dim, dim, bias=False)
-        bound = math.sqrt(6 / (dim + width))  # Xavier's, each head for itself
+        bound = math.sqrt(6 / (dim + width))  # Xavier's bound, for each head separately
         for projection in (self.query, self.key_value, self.out):
             nn.init.uniform_(projection.weight, -bound, bound)
         self.direction = nn.Linear(dim, 2 * heads)
@@ -233,14 +232,14 @@ class GeometricAttention(nn.Module):
         kept: Bool[Tensor, "B n D"] | None = None,
         scale: float = 1.0,
     ) -> Float[Tensor, "B n D"]:
-        """What each position finds among those that are present.
+        """What each position reads from the positions that are present.
 
-        kept: what dropout keeps of the keys, which is then multiplied by `scale`.
+        kept: mask of the elements of the keys that dropout keeps; these are multiplied by `scale`.
         """
         heads = self.project(x)
         if kept is not None:
             heads = heads._replace(keys=_drop(heads.keys, by_head(kept, self.heads), scale))
-        # What is n × n is computed again in backward, so that it does not add up over the layers.
+        # The n × n matrices are recomputed in the backward pass, so they do not accumulate over the layers.
         found = recomputed(partial(attend, present, distances), *heads)
         return self.out(found.transpose(1, 2).flatten(2))
 
@@ -251,7 +250,7 @@ class GeometricAttention(nn.Module):
         return Heads(self.scale * (queries + self.query_bias.unsqueeze(1)), keys, values, back, front)
 
     def _split(self, x: Float[Tensor, "B n w"], parts: int) -> tuple[Tensor, ...]:
-        """The parts, each (B, H, n, d), that every head's share of the width consists of."""
+        """Split every head's share of the width into parts, each (B, H, n, d)."""
         return x.unflatten(2, (self.heads, parts, -1)).permute(3, 0, 2, 1, 4).unbind(0)
 
     def fold(
@@ -262,8 +261,8 @@ class GeometricAttention(nn.Module):
         direction_bias: Float[Tensor, "S"],
         key_scale: float,
     ) -> tuple[Float[Tensor, "P D"], Float[Tensor, "P"]]:
-        """The matrix and the bias with which one product gives what `project` gives, keys multiplied by `key_scale`,
-        from the weights of its layers: queries, keys, values, back, front, each head after head."""
+        """One matrix and bias that compute `project` in a single product, with keys multiplied by `key_scale`. The rows
+        are queries, keys, values, back and front, each grouped by head."""
         keys, values = key_value.unflatten(0, (self.heads, 2, -1)).unbind(1)  # each (H, d, D)
         sides = (self.direction_scale * direction).unflatten(0, (self.heads, 2)).transpose(0, 1)  # (2, H, D)
         sides_bias = (self.direction_scale * direction_bias + self.bias).unflatten(0, (self.heads, 2)).mT  # (2, H)
@@ -278,7 +277,7 @@ def _drop(x: Float[Tensor, "*shape"], kept: Bool[Tensor, "*mask"] | None, scale:
 
 
 def _linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
-    """A layer with weights of Xavier's size."""
+    """A linear layer with Xavier initialisation."""
     layer = nn.Linear(inputs, outputs)
     nn.init.xavier_uniform_(layer.weight, gain)
     return layer

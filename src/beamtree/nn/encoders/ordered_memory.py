@@ -1,23 +1,23 @@
 """Ordered Memory (Shen et al., *Ordered Memory*, NeurIPS 2019, with the GELU of Ray Chowdhury & Caragea 2021).
 
-A stack of slots reads the input from left to right. The memory M holds finished constituents, the candidate memory M̂
-what each slot would hold if the constituent at the right edge ended here; a higher slot holds a larger one. At each
-step a distribution p over the slots says where the new leaf x belongs: everything below was finished by the leaves
-before it, and x starts a new constituent whose left neighbour lies in that slot.
+A stack of slots reads the input from left to right. The memory M holds finished constituents. The candidate memory M̂
+holds what each slot would contain if the constituent at the right edge ended here; higher slots hold larger
+constituents. At each step a distribution p over the slots determines where the new leaf x belongs: everything below
+that slot is finished, and x starts a new constituent whose left neighbour is in that slot.
 
     q = LN(W_q x),  κ_i = LN(W_k M̂_i),  β_i = w · GELU(q + κ_i) / √D
     p_i ∝ exp(β_i) · Σ_{j ≤ i+1} p′_j            p′: the step before; the top slot is always open
     M_i = M′_i · Σ_{j<i} p_j + M̂′_i · Σ_{j≥i} p_j
     M̂_i = x · Σ_{j>i} p_j + R(M̂_{i−1}, M_i) · Σ_{j≤i} p_j,    M̂_{−1} = x
 
-The first leaf fills all of M̂. The encoding is the top of M̂ after the last leaf. R is the GRC with one more dropout, on
+The first leaf fills all of M̂. The encoding is the top of M̂ after the last leaf. R is the GRC with additional dropout on
 the children; leaves and R share their layer norm.
 
-The tree: the most probable slot of a leaf is the height of the boundary before it. Boundaries close from the lowest
-up, among equal ones from the left. Were p hard, the slot of a constituent's highest boundary would hold just that
-constituent after its last leaf; so this is the node's state. That of the root is the encoding.
+The tree: the most probable slot of a leaf is the height of the boundary before it. Boundaries close from the lowest to
+the highest, ties from left to right. If p were one-hot, the slot of a constituent's highest boundary would hold exactly
+that constituent after its last leaf; its content is the node's state. The root's state is the encoding.
 
-How leaves are read is in `beamtree.nn.engine.loops.ordered_memory`.
+`beamtree.nn.engine.loops.ordered_memory` implements the steps.
 """
 
 from typing import ClassVar
@@ -37,11 +37,11 @@ from beamtree.utils.checks import check_integer, check_rate
 
 
 class OrderedMemory(Encoder):
-    """A stack of slots that reads from left to right and holds a larger constituent in each."""
+    """A stack of slots that reads from left to right; higher slots hold larger constituents."""
 
     paper = "Shen et al. 2019"
     cost = Cost("≤ slots·N", "≤ slots·N", "slots·N·D")
-    # Module names of the published code → ours. Its one layer norm has three names there.
+    # Module names of the published code → ours. It has three names for one layer norm.
     OFFICIAL: ClassVar[dict[str, str]] = {
         "OM_forward.activation": "cell.norm",
         "OM_forward.input_projection.0": "leaf",
@@ -67,11 +67,11 @@ class OrderedMemory(Encoder):
     ) -> None:
         """
         dim: width D of inputs and encodings.
-        slots: of the memory; trees of this height can be built.
-        dropout: inside the cell, on the children and on the activation.
-        memory_dropout: where p is made, on leaves, candidates and activations.
-        engine: "auto", or one of "reference", "torch" and "triton" (see `beamtree.nn.engine`).
-        check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
+        slots: number of slots of the memory, the maximal height of a tree.
+        dropout: dropout rate inside the cell, on the children and on the activation.
+        memory_dropout: dropout rate in the computation of p, on leaves, candidates and activations.
+        engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
+        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
         """
         super().__init__(dim, check_nan)
         check_integer("slots", slots, at_least=1)

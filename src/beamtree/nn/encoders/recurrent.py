@@ -1,13 +1,13 @@
 """RecurrentGRC (baseline of Ray Chowdhury & Caragea, *Beam Tree Recursive Cells*, ICML 2023): the Gated Recursive Cell
 as a recurrent network.
 
-With leaves r_t = LN(x_t W + b) and a learned h_0, zero at the start,
+With leaves r_t = LN(x_t W + b) and a learned h_0, initialised to zero,
 
     h_t = R(h_{t−1}, r_t),
 
-and the encoding is h_n. Bidirectional, another cell with its own h'_0 reads the leaves from the last to the first, and
-the encoding is [h_n; h'_n] V + a. The paper's is unidirectional. As the chain begins with h_0 and not with a leaf, it
-is no tree over the tokens, and there are no beams.
+and the encoding is h_n. If bidirectional, another cell with its own h'_0 reads the leaves from the last to the first,
+and the encoding is [h_n; h'_n] V + a. The paper's model is unidirectional. The chain begins with h_0 instead of a leaf,
+so it is not a tree over the tokens, and there are no beams.
 """
 
 import copy
@@ -30,7 +30,7 @@ class Recurrent(Encoder):
 
     paper = "Ray Chowdhury & Caragea 2023"
     cost = Cost("N", "N", "N·D")
-    # Names of modules and parameters of the published code → ours. Those of the second reader are there only if it is.
+    # Module and parameter names of the published code → ours. Those of the second cell exist only if bidirectional.
     OFFICIAL: ClassVar[dict[str, str]] = {
         "word_linear": "leaf.0",
         "LN": "leaf.1",
@@ -58,11 +58,11 @@ class Recurrent(Encoder):
     ) -> None:
         """
         dim: width D of inputs and encodings.
-        dropout: inside the cell.
-        bidirectional: read from the end too, with a cell of its own.
-        engine: "auto", or one of "reference", "torch" and "triton" (see `beamtree.nn.engine`).
-        check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
-        cell: R, "grc", "lstm", or a module of your own that maps two states to one.
+        dropout: dropout rate inside the cell.
+        bidirectional: whether a second cell reads the leaves from the last to the first.
+        engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
+        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
+        cell: the cell R: "grc", "lstm", or your own module, which maps two states to one.
         """
         super().__init__(dim, check_nan)
         check_rate("dropout", dropout)
@@ -84,7 +84,7 @@ class Recurrent(Encoder):
         state = self._read(leaves, lengths, self.cell, self.start, generator)  # (B, D)
         if self.bidirectional:
             position = torch.arange(x.shape[1], device=x.device)
-            back = (lengths.unsqueeze(1) - 1 - position).clamp(min=0)  # (B, N); padding reads the first leaf again
+            back = (lengths.unsqueeze(1) - 1 - position).clamp(min=0)  # (B, N); padding repeats the first leaf
             turned = leaves.gather(1, back.unsqueeze(2).expand_as(leaves))
             second = self._read(turned, lengths, self.second_cell, self.second_start, generator)
             state = self.join(torch.cat((state, second), dim=1)).to(state.dtype)
@@ -98,7 +98,7 @@ class Recurrent(Encoder):
         start: Float[Tensor, "S"],
         generator: torch.Generator | None,
     ) -> Float[Tensor, "B D"]:
-        """The state after each sample's last leaf. Padding comes after it and is read for nothing."""
+        """The state after each sample's last leaf. Padding follows it and has no effect."""
         dropout = node_dropout(cell, leaves, generator)
         B = len(leaves)
         sequence, start = leaves.transpose(0, 1).contiguous(), start.expand(B, -1).to(leaves.dtype)

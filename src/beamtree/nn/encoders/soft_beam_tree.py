@@ -1,11 +1,11 @@
 """Beam Tree Cell with SOFT top-k (Ray Chowdhury & Caragea, *Beam Tree Recursive Cells*, ICML 2023, §3.1).
 
-The search of `beamtree.nn.encoders.beam_tree` with another second operator, in training and at test alike: each of the
-K beams that go on is a mixture of all continuations, under the plan of an optimal transport
-(`beamtree.nn.topk.transport`). The search is in `beamtree.nn.engine.soft.search`.
+The search of `beamtree.nn.encoders.beam_tree` with a different second operator, in training and at inference: each of
+the K new beams is a mixture of all continuations, weighted by an optimal transport plan
+(`beamtree.nn.topk.transport`). `beamtree.nn.engine.soft.search` implements the search.
 
-A step is some hundred launches. On a CUDA device segments of steps are captured in graphs, so that launching does not
-dominate; see `beamtree.nn.engine.gpu.segments`.
+A step takes hundreds of kernel launches. On a CUDA device segments of steps are captured in graphs, so that launch
+overhead does not dominate; see `beamtree.nn.engine.gpu.segments`.
 """
 
 from beamtree.nn.encoders.base import Cost
@@ -18,9 +18,9 @@ from beamtree.nn.topk.transport import Scaling, check_options
 
 
 class SoftBeamTree(BeamTree):
-    """A search with a beam whose beams are all mixtures, by optimal transport.
+    """A beam search whose beams are all mixtures, by optimal transport.
 
-    A beam is shown by the heaviest of the merges it mixes.
+    The reported tree of a beam follows the merges of largest weight in its mixtures.
     """
 
     paper = "Ray Chowdhury & Caragea 2023"
@@ -43,16 +43,16 @@ class SoftBeamTree(BeamTree):
         """
         dim: width D of inputs and encodings.
         beam_size: K, the number of beams.
-        dropout: inside the cell; a node keeps its mask (see `beamtree.nn.engine.dropout`).
-        stochastic: Gumbel noise on each beam's choice of candidates while training.
-        check_nan: look for NaN in x before any work (costs a synchronisation on a GPU).
-        epsilon, iterations: of the transport; see `beamtree.nn.topk.transport.soft_topk`.
-        scaling: "sample": a sample's scores are stretched over the anchors. "official": as in the published code, whose
-            mixtures are nearly uniform and depend on the batch and its padding.
-        mix: "paper": average the updated sequences. "official": as in the published code, which averages parents,
+        dropout: dropout rate inside the cell; each node keeps its mask (see `beamtree.nn.engine.dropout`).
+        stochastic: whether to add Gumbel noise to each beam's selection of candidates during training.
+        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
+        epsilon, iterations: options of the transport; see `beamtree.nn.topk.transport.soft_topk`.
+        scaling: "sample" scales each sample's scores to the range of the anchors; "official" follows the published
+            code, whose mixtures are nearly uniform and depend on the batch and its padding.
+        mix: "paper" averages the updated sequences; "official" follows the published code, which averages parents,
             states and choices separately.
-        engine: "torch", on any device; "triton", in CUDA graphs (which needs that package too, and a sample's own
-            scaling); or "auto", the best there is.
+        engine: "torch", on any device; "triton", in CUDA graphs, which needs the package triton and scaling "sample";
+            or "auto", the faster engine available.
         """
         super().__init__(dim, beam_size, dropout, stochastic, check_nan=check_nan, cell="grc", mix=mix)
         check_options(epsilon, iterations, scaling)

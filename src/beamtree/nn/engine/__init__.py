@@ -1,8 +1,8 @@
-"""Engines: ways to compute one and the same function, its outputs and its gradients.
+"""Engines: implementations of the same function, with the same outputs and gradients.
 
-`reference` is the paper's algorithm as written. `torch` searches without gradients and replays only what survived
+`reference` is the paper's algorithm as written. `torch` searches without gradients and replays only the surviving nodes
 (see `beam.search` and `beam.replay`), in plain PyTorch on any device. `triton` does the same with fused kernels on a
-CUDA device (see `gpu`). `dispatch.select` chooses one for a request.
+CUDA device (see `gpu`). `dispatch.select` selects an engine for a request.
 """
 
 import sys
@@ -51,12 +51,12 @@ SAMPLES: tuple[Engine[Samples], ...] = (
 
 
 def encode(request: Request, engine: str = "auto") -> Chart:
-    """Run a beam search on the named engine; "auto" is the fastest that can run it."""
+    """Run a beam search on the named engine; "auto" selects the fastest that can run it."""
     chart: Chart = select(BEAM, request, engine)(request)
     return chart
 
 
 def release_memory() -> None:
-    """Free the GPU buffers that engines keep for passes to come. Passes under way keep theirs."""
+    """Free the GPU buffers that engines cache for later passes. Passes in progress keep theirs."""
     if (gpu := sys.modules.get("beamtree.nn.engine.gpu.cache")) is not None:  # otherwise there are none
         gpu.CACHE.clear()

@@ -1,4 +1,4 @@
-"""Autocast in backward: PyTorch leaves it on in the forward of a custom function and turns it off in its backward."""
+"""Autocast in backward passes: PyTorch leaves it on in the forward of a custom function, and off in its backward."""
 
 import torch
 

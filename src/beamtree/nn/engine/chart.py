@@ -1,4 +1,4 @@
-"""What an engine returns. Letters: B batch, K beams, M = N−1 merges, S width of a state."""
+"""The output of an engine. Letters: B batch, K beams, M = N−1 merges, S width of a state."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Chart:
-    """All states an engine kept, and the beams as references into them. Beams are in no order."""
+    """All states an engine kept, and the beams as references into them. Beams are in no particular order."""
 
     store: Float[Tensor, "rows S"]  # the first B·N rows are the leaves
     scores: Float[Tensor, "B K"]  # −inf: no such beam

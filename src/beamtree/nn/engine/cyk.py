@@ -1,7 +1,7 @@
-"""The chart of CYK: every span has a state, mixed from all the ways to split it.
+"""The chart of CYK: every span has a state, a mixture over all its splits.
 
-A sample of n words has n(n+1)/2 spans, which are kept, and about n³/6 splits, which are not: their cells are computed
-in pieces, in backward once more.
+A sample of n words has n(n+1)/2 spans, which are saved, and about n³/6 splits, which are not: their cells are computed
+in pieces, and recomputed in the backward pass.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,19 +23,19 @@ from beamtree.nn.engine.pool import take
 from beamtree.nn.engine.scorers import AnyScorer
 from beamtree.nn.function import first_order, save
 
-EPSILON = 1e-8  # of the published code; keeps a state of length zero finite
+EPSILON = 1e-8  # from the published code; avoids division by a norm of 0
 
 
 @dataclass(frozen=True)
 class SplitMixer(Composite):
-    """From the two parts of each split of a span to the span's state:
+    """Computes the state of a span from the two parts of each of its splits:
 
     c_j = R(left_j, right_j),   ĉ_j = c_j / (‖c_j‖ + ε),   α = softmax_j(score(ĉ_j)),   h = Σ_j α_j ĉ_j
     """
 
     cell: AnyCell
     scorer: AnyScorer
-    official: bool  # as in the published code, whose spans are there by a fraction; see `fade`
+    official: bool  # as in the published code, where spans exist to a degree; see `fade`
 
     def __call__(
         self,
@@ -43,7 +43,7 @@ class SplitMixer(Composite):
         right: Float[Tensor, "spans splits S"],
         mask: Float[Tensor, "spans splits width"] | None,
     ) -> tuple[Float[Tensor, "spans S"], Float[Tensor, "spans splits"]]:
-        """The states of spans from the two parts of each of their splits, and the weights of the splits."""
+        """The states of the spans, and the weights of their splits."""
         D = self.cell.dim
         parents = self.cell(left[..., :D], right[..., :D], mask)
         parents = parents / (parents.norm(dim=-1, keepdim=True) + EPSILON)
@@ -58,8 +58,8 @@ class SplitMixer(Composite):
         left: Float[Tensor, "spans splits D"],
         there: Float[Tensor, "spans splits 1"],
     ) -> tuple[Float[Tensor, "spans S"], Float[Tensor, "spans splits"]]:
-        """The same as in the published code. A right part stands for padding as far as it is not there, and ε in the
-        sum of the weights makes every span a little less there than its parts."""
+        """The mixture of the published code. A right part counts as padding to the degree that it does not exist, and ε
+        in the sum of the weights makes every span exist slightly less than its parts."""
         parents = there * parents + (1 - there) * left
         weights = self._weigh(parents) * there.squeeze(-1)
         weights = weights / (weights + EPSILON).sum(-1, keepdim=True)
@@ -70,8 +70,8 @@ class SplitMixer(Composite):
 
 
 class Spans:
-    """All spans of a batch, and the row of the store that each has: first B·N leaves, then spans of two words, of
-    three, and so on. Spans that padding would be part of have none."""
+    """All spans of a batch, and the row of each in the store: first B·N leaves, then spans of two words, of three, and
+    so on. Spans that contain padding have no row."""
 
     def __init__(self, lengths: Int[Tensor, "B"], width: int) -> None:
         B, device = len(lengths), lengths.device
@@ -82,7 +82,7 @@ class Spans:
         self.counts = (lengths.unsqueeze(1) - torch.arange(width, device=device)).clamp(min=0)  # (B, N)
         self.counts[:, :1] = width
         ends = self.counts.mT.flatten().cumsum(0).view(width, B).mT
-        self.rows = ends - self.counts  # (B, N): the row of the first span of w words is rows[:, w − 1]
+        self.rows = ends - self.counts  # (B, N): rows[:, w − 1] is the row of the first span of w words
 
     def row(
         self, sample: Int[Tensor, "*shape"], start: Int[Tensor, "*shape"], end: Int[Tensor, "*shape"]
@@ -90,7 +90,7 @@ class Spans:
         return self.rows[sample, end - start - 1] + start
 
     def pieces(self, at_once: int, longest_first: bool = False) -> Iterator["Piece"]:
-        """All spans of two words and more, by their length, with about `at_once` splits in a piece."""
+        """All spans of at least two words, sorted by length, in pieces of about `at_once` splits."""
         order = range(2, self.longest + 1)
         for words in reversed(order) if longest_first else order:
             count = sum(max(n - words + 1, 0) for n in self.lengths)
@@ -104,7 +104,7 @@ class Spans:
                 yield self._piece(slice(first + part.start, first + part.stop), sample[part], start[part], words)
 
     def _piece(self, rows: slice, sample: Int[Tensor, "spans"], start: Int[Tensor, "spans"], words: int) -> "Piece":
-        split = torch.arange(1, words, device=start.device)  # words on the left
+        split = torch.arange(1, words, device=start.device)  # number of words on the left
         sample, start, split = torch.broadcast_tensors(sample.unsqueeze(1), start.unsqueeze(1), split)
         middle, end = start + split, start + words  # (spans, splits)
         left = torch.stack((sample, start, middle), dim=-1)
@@ -118,13 +118,13 @@ class Piece(NamedTuple):
 
     rows: slice
     children: Int[Tensor, "2 spans splits"]  # rows of the left and right parts
-    left: Int[Tensor, "spans splits 3"]  # (sample, start, end) of them
+    left: Int[Tensor, "spans splits 3"]  # (sample, start, end)
     right: Int[Tensor, "spans splits 3"]
 
 
 @dataclass(frozen=True)
 class SpanRequest:
-    """All spans of a batch, to be filled from the leaves."""
+    """The spans of a batch, to be computed from the leaves."""
 
     mixer: SplitMixer
     spans: Spans
@@ -132,11 +132,14 @@ class SpanRequest:
     dropout: NodeDropout | None = None
 
 
-Filled = tuple[Float[Tensor, "rows S"], Int[Tensor, "rows"]]  # states, and the words on the left of the heaviest split
+Filled = tuple[Float[Tensor, "rows S"], Int[Tensor, "rows"]]  # states, and words on the left of the best split
 
 
 def fill(request: SpanRequest, by_kernels: bool = False) -> Filled:
-    """The states of all spans, with gradients, and the heaviest split of each; the cells by kernels on request."""
+    """The states of all spans, with gradients, and the best split of each.
+
+    by_kernels: whether Triton kernels compute the cells.
+    """
     mixer = request.mixer
     if not mixer.is_functional:
         return reference(request)
@@ -146,7 +149,7 @@ def fill(request: SpanRequest, by_kernels: bool = False) -> Filled:
 
 
 def reference(request: SpanRequest) -> Filled:
-    """The same under autograd, which keeps all that is inside the cells."""
+    """The same under autograd, which saves the cells' inner activations."""
     store, best = request.leaves, torch.zeros(request.spans.total, dtype=torch.int32, device=request.leaves.device)
     for piece in request.spans.pieces(batch_size(store.device)):
         mask = request.dropout.mask(piece.left, piece.right) if request.dropout else None
@@ -158,7 +161,7 @@ def reference(request: SpanRequest) -> Filled:
 
 
 class Fill(torch.autograd.Function):
-    """(leaves, weights) → (states of all spans, heaviest split of each, as the count of words on its left)."""
+    """(leaves, weights) → (states of all spans, number of words left of the split of largest weight of each)."""
 
     @staticmethod
     def forward(
@@ -196,7 +199,7 @@ class Fill(torch.autograd.Function):
         _: Tensor,
     ) -> tuple[Tensor | None, ...]:
         (store,) = kept
-        gradient = store_gradient.clone()  # of every state, complete once all longer spans were pulled back
+        gradient = store_gradient.clone()  # of every state; complete once all longer spans are processed
         weights = [weight.detach().requires_grad_() for weight in inputs[1:]]
         totals, at_once = [torch.zeros_like(weight) for weight in weights], splits_at_once(store.device)
         mixer = bind(ctx.mixer, weights, ctx.by_kernels, at_once)
@@ -214,12 +217,12 @@ class Fill(torch.autograd.Function):
 
 
 def splits_at_once(device: torch.device) -> int:
-    """Whose cells are composed in one piece. A GPU would otherwise wait for the launches of many small pieces."""
+    """The number of splits in a piece. On a GPU small pieces would be dominated by launch overhead."""
     return 65536 if device.type == "cuda" else batch_size(device)
 
 
 def bind(mixer: SplitMixer, weights: Sequence[Tensor], by_kernels: bool, rows: int) -> SplitMixer:
-    """The mixer with these weights; its cell by kernels, if so, for about so many rows at once."""
+    """The mixer with these weights. If `by_kernels`, Triton kernels compute its cell, for about `rows` rows."""
     bound = mixer.bind(weights)
     if not by_kernels:
         return bound

@@ -23,20 +23,20 @@ ENGINES = ("reference", "torch", "triton")
 
 
 class EngineError(ValueError):
-    """An engine cannot run what it was asked; `reason` says why."""
+    """An engine cannot run a request; `reason` says why."""
 
     def __init__(self, engine: str, reason: str, instead: str = AUTO) -> None:
         super().__init__(f"engine {engine!r} cannot do this: {reason}; engine {instead!r} can")
         self.engine, self.reason, self.instead = engine, reason, instead
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """With all arguments, which an exception by default forgets when it is pickled."""
+        """Pickle all arguments; an exception keeps only its message by default."""
         return type(self), (self.engine, self.reason, self.instead)
 
 
 @runtime_checkable
 class HasLeaves(Protocol):
-    """Whatever can be requested."""
+    """Any request."""
 
     @property
     def leaves(self) -> Tensor: ...
@@ -64,8 +64,8 @@ class Engine(Generic[R]):
 
 
 def select(engines: Sequence[Engine[R]], request: R, name: str = AUTO) -> Engine[R]:
-    """The engine of this name. "auto" is the first of the list that can run the request; it takes "triton" on a CUDA
-    device alone."""
+    """The engine of this name. "auto" is the first of the list that can run the request; "triton" only on a CUDA
+    device."""
     if name == AUTO:
         possible = (engine for engine in engines if engine.name != "triton" or request.leaves.is_cuda)
         return next(engine for engine in possible if engine.why_not(request) is None)
@@ -83,19 +83,19 @@ def on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
 
 
 def check_engine(name: str, engines: Sequence[str] = ENGINES) -> None:
-    """An engine that exists, out of those that an encoder has."""
+    """Check that an encoder has an engine of this name."""
     check_choice("engine", name, (AUTO, *engines))
 
 
 def why_not_twice(request: Any) -> str | None:
-    """What an engine needs that composes a node in its search and once more for its gradient."""
+    """Why an engine that composes nodes twice, in the search and for the gradient, cannot run; None if it can."""
     if getattr(request.cell, "is_random", False):
         return "its cell draws dropout masks of its own, others each time that a node is composed"
     return None
 
 
 def why_not_triton(leaves: Tensor) -> str | None:
-    """What every engine on Triton needs; None where it is there."""
+    """Why engines on Triton cannot run with these leaves; None if they can."""
     if not is_installed("triton"):
         return "the package triton is not installed"
     import triton

@@ -1,8 +1,8 @@
-"""Dropout that belongs to a node.
+"""Dropout whose masks belong to nodes.
 
 A node's mask is a function of a seed and of the two spans the node joins, not of when or how often it is computed.
-So a candidate keeps its mask while it waits to be chosen, backward can recompute what forward saw without storing
-it, and every engine sees the same masks.
+So a candidate keeps its mask until it is chosen, the backward pass recomputes the masks of the forward pass instead of
+storing them, and all engines use the same masks.
 """
 
 from functools import cache
@@ -30,15 +30,15 @@ class NodeDropout:
         offsets: Int[Tensor, "words"] | None = None,
     ) -> None:
         """
-        like: gives the masks' type and device.
-        generator: from which the seed of this pass is drawn.
-        offsets: those of a pass whose masks are wanted again; then nothing is drawn.
+        like: a tensor with the dtype and device of the masks.
+        generator: draws the seed of this pass.
+        offsets: those of an earlier pass, to reproduce its masks; nothing is drawn then.
         """
         self.rate, self.dtype, self.scale = rate, like.dtype, 1 / (1 - rate)
         self.threshold = round(rate * 2**16) - 2**15
         if offsets is None:
             seed = torch.randint(2**31 - 1, (), device=like.device, generator=generator, dtype=torch.int32)
-            # One 32-bit hash decides two numbers of the mask, 16 bits each.
+            # One 32-bit hash decides two elements of the mask, 16 bits each.
             offsets = torch.arange((width + 1) // 2, device=like.device, dtype=torch.int32) * 0x1E3779B1 + seed
         self.offsets = offsets
         self.width = width
@@ -55,17 +55,17 @@ class NodeDropout:
         return self._by_torch(key)
 
     def _key(self, left: Int[Tensor, "*nodes 3"], right: Int[Tensor, "*nodes 3"]) -> Int[Tensor, "*nodes 1"]:
-        """Large odd factors keep the sums of different nodes apart; the hash then makes them unlike each other."""
+        """A sum for each node. Large odd factors make the sums of different nodes differ; the hash mixes their bits."""
         return (torch.cat((left, right[..., 2:]), dim=-1) * _factors(left.device)).sum(-1, keepdim=True)
 
     def _by_torch(self, key: Int[Tensor, "*nodes 1"]) -> Float[Tensor, "*nodes width"]:
         words = mix(key.int() + self.offsets)  # (…, ⌈width / 2⌉)
-        ids = words.view(torch.int16)[..., : self.width]  # uniform over all of int16
-        # Compared as floats, which hold them exactly: 2¹⁵, the threshold of the largest rates, is no int16.
-        return ids.float().ge_(self.threshold).to(self.dtype).mul_(self.scale)
+        values = words.view(torch.int16)[..., : self.width]  # uniform over all of int16
+        # Compared as floats, which is exact: 2¹⁵, the threshold of the largest rates, does not fit in int16.
+        return values.float().ge_(self.threshold).to(self.dtype).mul_(self.scale)
 
     def _by_numpy(self, left: Int[Tensor, "*nodes 3"], right: Int[Tensor, "*nodes 3"]) -> Float[Tensor, "*nodes width"]:
-        """The same. A search asks for few masks at a time, which NumPy makes in less than half the time."""
+        """The same in NumPy, which takes less than half the time for the few masks of a search step."""
         key = left.numpy() @ np.array(FACTORS[:3]) + right.numpy()[..., 2] * np.int64(FACTORS[3])  # (…)
         words = key.astype(np.uint32)[..., None] + self.offsets.numpy().view(np.uint32)
         for shift, factor in ROUNDS:
@@ -79,14 +79,14 @@ class NodeDropout:
 
 @cache
 def _factors(device: torch.device) -> Int[Tensor, "4"]:
-    """Made once for a device, which has to wait for them. Training may use what inference made."""
+    """Cached per device to avoid a host sync. Training may use what inference allocated."""
     with torch.inference_mode(False):
         return torch.tensor(FACTORS, device=device)
 
 
 def mix(x: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-    """A hash of 32-bit integers: every input bit moves every output bit about half the time. Products wrap around;
-    a shift to the right brings in copies of the sign, which the masks take away again."""
+    """A hash of 32-bit integers: every input bit flips every output bit about half the time. Products wrap around;
+    a right shift fills with copies of the sign, which the bit masks clear."""
     for shift, factor in ROUNDS:
         x = (x >> shift).bitwise_and_((1 << 32 - shift) - 1).bitwise_xor_(x)
         if factor != 1:

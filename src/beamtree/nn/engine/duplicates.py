@@ -1,8 +1,8 @@
-"""Beams that have built the same thing in another order.
+"""Duplicate beams: beams that have built the same forest in a different order.
 
-Easy-first merges of independent parts commute, so different action sequences can end in one tree, and copies then
-fill the beam. A forest of binary trees is known by the set of its spans; the sum of a hash of each span names that
-set, costs one addition a merge, and does not depend on the order.
+Easy-first merges of independent parts commute, so different action sequences can build the same tree, and copies then
+fill the beam. The set of its spans determines a forest of binary trees. The sum of the spans' hashes identifies this
+set, costs one addition per merge, and does not depend on the order.
 """
 
 import torch
@@ -14,14 +14,14 @@ from beamtree.nn.engine.request import Duplicates
 
 
 def span_hash(start: Int[Tensor, "*nodes"], end: Int[Tensor, "*nodes"]) -> Int[Tensor, "*nodes"]:
-    """64 well-mixed bits for a span; sums of them wrap around without harm."""
+    """A 64-bit hash of a span. Sums of hashes may wrap around."""
     low = mix(mix(start.int() + 1) + end.int())
     high = mix(mix(end.int() + 0x5BD1E995) + start.int())
     return high.long() << 32 ^ low
 
 
 def resolve(scores: Float[Tensor, "B m"], forests: Int[Tensor, "B m"], duplicates: Duplicates) -> Float[Tensor, "B m"]:
-    """Scores of m continuations with duplicate forests resolved. "drop": the best copy stays, the others go to −inf.
+    """Scores of m continuations with duplicate forests resolved. "drop": the best copy stays, the others get −inf.
     "merge": it also takes over their probability, so that a score is the log-probability of all action orders found.
     """
     if duplicates == "keep":
@@ -34,7 +34,7 @@ def resolve(scores: Float[Tensor, "B m"], forests: Int[Tensor, "B m"], duplicate
         beaten = (same & ahead).any(2)  # (B, m)
         beaten |= scores.isneginf()
     if duplicates == "merge":
-        # Finite stand-ins keep the gradient of rows that are thrown away below free of NaN.
+        # Finite placeholders keep the gradient of rows that are discarded below free of NaN.
         present = same & ~scores.isneginf().unsqueeze(1)
         shares = torch.where(beaten.unsqueeze(2), 0, scores.unsqueeze(1).masked_fill(~present, -torch.inf))
         scores = shares.logsumexp(2)

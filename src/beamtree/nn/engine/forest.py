@@ -1,11 +1,11 @@
-"""Forests: nodes that are composed by ids and replayed by levels. Beam search, shift-reduce and given trees share it.
+"""Forests: nodes composed by their ids and replayed level by level. Used by beam search, shift-reduce and given trees.
 
-A forest is rows of a store: first the leaves, then the nodes, each with the rows of its two children. Nodes of one
-level do not depend on each other, so a level is one call of the cell. Nothing is kept for backward but the states:
-backward composes again, many nodes in one batch, as all states are known, and only the gradient runs level by level,
-from the roots down.
+A forest consists of rows of a store: first the leaves, then the nodes, each with the rows of its two children. Nodes of
+one level do not depend on each other, so a level is one call of the cell. Only the states are saved for the backward
+pass. It recomputes the inner activations of many nodes in one batch, as all states are known, and only the gradient
+runs level by level, from the roots down.
 
-A cell that is known only as a module is composed level by level under autograd instead.
+If the cell is only available as a module, the forest is composed level by level under autograd instead.
 
 Letters: B batch, N length, M = N−1 merges, S width of a state, L leaves, R nodes.
 """
@@ -37,12 +37,12 @@ class Forest(NamedTuple):
     `levels` holds the end of each of these groups. A node's parents are all in later groups.
     """
 
-    children: Int[Tensor, "R 2"]  # rows of their children
-    spans: Int[Tensor, "R 2 3"] | None  # of their children: what dropout masks are made from
+    children: Int[Tensor, "R 2"]  # rows of the children
+    spans: Int[Tensor, "R 2 3"] | None  # of the children; they determine the dropout masks
     levels: list[int]
 
     def masks(self, dropout: NodeDropout | None, rows: slice) -> Float[Tensor, "n width"] | None:
-        """Dropout masks of these rows of the store."""
+        """Dropout masks of these rows of the store; None if nothing is dropped."""
         if dropout is None or self.spans is None:
             return None
         leaves = self.levels[0]
@@ -53,14 +53,14 @@ class Forest(NamedTuple):
         return self.children[rows.start - leaves : rows.stop - leaves]
 
     def upwards(self) -> Iterator[slice]:
-        """The groups in an order in which they can be composed."""
+        """The groups in an order in which they can be composed, in slices of at most `AT_ONCE` rows."""
         for low, high in (*itertools.pairwise(self.levels[1:]), (self.levels[0], self.levels[1])):
             for first in range(low, high, AT_ONCE):
                 yield slice(first, min(first + AT_ONCE, high))
 
     def downwards(self, size: int) -> Iterator[tuple[slice, list[slice]]]:
-        """Rows to compose again at once, about `size`, and the groups among them, in the order gradients flow: nodes
-        without parents in any order, then the others from the highest down."""
+        """Batches of about `size` rows to recompose, each with the groups it contains, in the order of the gradient:
+        first the nodes without parents, in any order, then the others from the highest down."""
         bounds = self.levels
         for first in range(bounds[0], bounds[1], size):
             rows = slice(first, min(first + size, bounds[1]))
@@ -82,7 +82,7 @@ def compose(
     leaves: Float[Tensor, "L S"],
     states: Float[Tensor, "n S"] | None = None,
 ) -> Float[Tensor, "R S"]:
-    """The states of all rows, with gradients. `states` are those of the nodes, where they are known already."""
+    """The states of all rows, with gradients. `states` are those of the nodes, if they are already known."""
     if isinstance(cell, CellFunction):
         store: Tensor = Compose.apply(cell.unbound, dropout, forest, states, leaves, *cell.weights)
         return store
@@ -92,8 +92,8 @@ def compose(
 def compose_by_autograd(
     cell: AnyCell, dropout: NodeDropout | None, forest: Forest, leaves: Float[Tensor, "L S"]
 ) -> Float[Tensor, "R S"]:
-    """The same, whatever the cell is; autograd keeps its inner activations."""
-    without_parents: list[Tensor] = []  # come before the others in the store, and are composed last
+    """The same for any cell. Autograd saves its inner activations."""
+    without_parents: list[Tensor] = []  # precede the others in the store, but are composed last
     store = torch.cat((leaves, leaves.new_zeros(forest.levels[1] - forest.levels[0], leaves.shape[1])))
     for rows in forest.upwards():
         left, right = take(store, forest.children_of(rows)).unbind(1)
@@ -152,8 +152,8 @@ def pull_back(
     gradient: Float[Tensor, "R S"],
     weight_gradients: Sequence[Tensor],
 ) -> None:
-    """From the gradient of all states to that of the leaves, in place, and of the cell's weights, added to theirs."""
-    with torch.inference_mode():  # operations start faster; whatever is returned was allocated outside
+    """Propagate the gradient of all states to the leaves, in-place, and add to the gradients of the cell's weights."""
+    with torch.inference_mode():  # less overhead; all results are allocated outside
         for rows, levels in forest.downwards(batch_size(store.device)):
             nodes = cell.adjoint(take(store, forest.children_of(rows)), forest.masks(dropout, rows))
             for level in levels:
@@ -166,10 +166,10 @@ def pull_back(
 
 @dataclass(frozen=True)
 class TreeRequest:
-    """Composition by given trees, one a sample."""
+    """Composition along given trees, one per sample."""
 
     leaves: Float[Tensor, "B N S"]
-    lengths: Int[Tensor, "B"]  # on the host
+    lengths: Int[Tensor, "B"]  # on the CPU
     merges: Merges
     cell: AnyCell
     dropout: NodeDropout | None = None
@@ -187,7 +187,7 @@ def encode(request: TreeRequest, run: Callable[..., Tensor] = compose) -> Chart:
 def make_chart(
     request: TreeRequest, nodes: Int[Tensor, "B M"], store: Float[Tensor, "R S"], scores: Float[Tensor, "B 1"]
 ) -> Chart:
-    """One beam a sample, which has all its merges."""
+    """A chart with one beam per sample."""
     chart = (request.merges.actions, nodes, request.merges.spans)
     actions, nodes, made = (t.unsqueeze(1).to(store.device) for t in chart)
     return Chart(store, scores, actions, nodes, made)
@@ -196,7 +196,7 @@ def make_chart(
 def of_merges(
     merges: Merges, lengths: Int[Tensor, "B"], device: torch.device, spans: bool
 ) -> tuple[Forest, Int[Tensor, "B M"]]:
-    """The forest of these trees, and the row of each merge; 0 for padding."""
+    """The forest of these trees, and the row of each merge in the store; 0 for padding."""
     B, M = merges.splits.shape
     N = M + 1
     present = torch.arange(M) < lengths.unsqueeze(1) - 1  # (B, M)
@@ -205,7 +205,7 @@ def of_merges(
     order = heights.argsort(stable=True)[sizes[0] :]  # (R,)
     levels = list(itertools.accumulate((B * N, 0, *sizes[1:])))
     nodes = torch.zeros(B * M, dtype=torch.long).scatter_(0, order, torch.arange(B * N, levels[-1])).view(B, M)
-    row = torch.cat((torch.arange(B * N).view(B, N), nodes), dim=1)  # (B, N+M), of the store
+    row = torch.cat((torch.arange(B * N).view(B, N), nodes), dim=1)  # (B, N+M), in the store
     children = row.gather(1, merges.children.flatten(1)).view(-1, 2)[order]  # (R, 2)
     child_spans = None
     if spans:

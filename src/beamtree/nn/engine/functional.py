@@ -1,7 +1,7 @@
-"""Functions of tensors: layers, and what is put together from several such functions.
+"""Functions of tensors: layers, and composites of several such functions.
 
-Like cells and scorers (`beamtree.nn.cells.base`), a layer is computed with the tensors that its module showed when
-forward began. `Composite` makes one function of all the weights of its parts.
+Like cells and scorers (`beamtree.nn.cells.base`), a layer is computed with the tensors that its module had when the
+forward pass began. `Composite` is one function of the weights of all its parts.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -78,8 +78,8 @@ def normed_linear_of(layer: nn.Module) -> Layer:
 
 
 class Composite:
-    """Base class of frozen dataclasses that are put together from functions of tensors: one function of all their
-    weights. Fields that have `bind` are such functions; those that are modules make it one that is not functional."""
+    """Base class of frozen dataclasses whose fields are functions of tensors: one function of all their weights. Fields
+    that have `bind` are such functions; if a field is a module, the composite is not functional."""
 
     def _parts(self) -> Iterator[tuple[str, Any]]:
         for field in fields(self):  # type: ignore[arg-type]
@@ -99,7 +99,7 @@ class Composite:
 
     @property
     def unbound(self: T) -> T:
-        """Without weights: to be kept in a context of autograd, or as part of a key."""
+        """The function without its weights, to be stored in an autograd context or used in a key."""
         return replace(self, **{name: part.unbound for name, part in self._parts()})  # type: ignore[type-var]
 
     def bind(self: T, weights: Sequence[Tensor]) -> T:

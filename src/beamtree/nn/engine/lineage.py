@@ -1,7 +1,7 @@
-"""Lineages: what happened on the way to each beam that survived a search.
+"""Lineages: the history of each beam that survived a search.
 
-Steps record where each kept beam came from. Read from the end, these links give every surviving beam its own history;
-the many beams that fell out on the way leave no trace, and need no gradient.
+Each step records which beam every kept beam continues. Followed from the end, these links give the history of each
+surviving beam; beams that were dropped on the way are not part of it, and need no gradient.
 """
 
 from typing import NamedTuple
@@ -39,10 +39,10 @@ def trace_back(trace: Trace) -> Lineages:
 def slots_after(source: Int[Tensor, "T B K"]) -> Int[Tensor, "T B K"]:
     """The place in the beam that each final beam's lineage had after each step.
 
-    Each step's `source` maps a place after the step to one before it. The maps from the end to every step are all
-    compositions of a tail of them, found by doubling in log T gathers.
+    Each step's `source` maps a place after the step to one before it. The map from the end to a step is the composition
+    of all later ones; doubling computes all of them in log T gathers.
     """
-    tail = source.clone()  # tail[t] = source[t] ∘ source[t+1] ∘ … over a growing stretch
+    tail = source.clone()  # tail[t] = source[t] ∘ source[t+1] ∘ … over a growing range
     reach = 1
     while reach < len(source):
         tail[:-reach] = tail[:-reach].gather(2, tail[reach:])

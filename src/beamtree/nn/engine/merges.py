@@ -1,8 +1,8 @@
-"""Trees that are known beforehand, as merges in post-order: children before parents, left before right.
+"""Fixed trees, as merges in post-order: children before parents, left before right.
 
-Everything here is integers on the host. For merges in post-order an index and a span say all: when merge m of span
-[start, end) is made, `end` leaves have been shifted and m merges done, so that end − m elements are left, and it joins
-the last two.
+All tensors here are integers on the host. In post-order, a merge is determined by its index and its span: before merge
+m of span [start, end), `end` leaves have been shifted and m merges done, so that end − m elements are left, and it
+joins the last two.
 
 Letters: B batch, N length, M = N−1 merges.
 """
@@ -19,9 +19,9 @@ from beamtree.trees import Tree
 
 
 class Merges(NamedTuple):
-    """The trees of a batch, on the host: merges in post-order, a sample of n leaves having its n−1 first.
+    """The trees of a batch, on the host: merges in post-order, of which the first n−1 belong to a sample of n leaves.
 
-    What follows them joins the padding one by one, so that every row is a tree over N leaves.
+    The others join the padding one by one, so that every row is a tree over N leaves.
     """
 
     spans: Int[Tensor, "B M 2"]  # [start, end)
@@ -34,16 +34,16 @@ class Merges(NamedTuple):
 
     @property
     def children(self) -> Int[Tensor, "B M 2"]:
-        """Numbers of the children: 0 to N−1 are the leaves, N + m is the merge m."""
+        """Indices of the children: 0 to N−1 are the leaves, N + m is merge m."""
         M, (start, end) = self.splits.shape[1], self.spans.unbind(2)
-        last = torch.arange(M) + M  # the number of the merge before: the root of the right child, all of which is new
+        last = torch.arange(M) + M  # the index of the previous merge, which is the right child unless that is a leaf
         left = start.where(self.splits - start == 1, last + 1 - (end - self.splits))
         return torch.stack((left, self.splits.where(end - self.splits == 1, last)), dim=2)
 
     @property
     def heights(self) -> Int[Tensor, "B M"]:
         B, M = self.splits.shape
-        rows, children = torch.arange(B).unsqueeze(1).numpy(), self.children.numpy()  # small steps are faster there
+        rows, children = torch.arange(B).unsqueeze(1).numpy(), self.children.numpy()  # NumPy is faster for small steps
         heights = torch.zeros(B, 2 * M + 1, dtype=torch.long).numpy()
         for merge in range(M):
             heights[:, M + 1 + merge] = heights[rows, children[:, merge]].max(1) + 1
@@ -51,18 +51,18 @@ class Merges(NamedTuple):
 
 
 def from_spans(spans: Int[Tensor, "B M 2"]) -> Merges:
-    """Of all constituents but leaves, in any order."""
+    """Merges from the spans of all constituents except leaves, in any order."""
     start, end = spans.unbind(2)
     order = (end * (spans.shape[1] + 2) - start).argsort(dim=1)  # post-order: by the end, then the shortest first
     start, end = start.gather(1, order), end.gather(1, order)
-    # The right child is the merge before if that has the same end, else a leaf.
+    # The right child is the previous merge if that has the same end, else a leaf.
     before, same = start.roll(1, dims=1), end == end.roll(1, dims=1)
     same[:, :1] = False
     return Merges(torch.stack((start, end), dim=2), before.where(same, end - 1))
 
 
 def from_trees(trees: Sequence[Tree], length: int) -> Merges:
-    """Of trees that have up to `length` leaves."""
+    """Merges from trees with up to `length` leaves."""
     spans = [
         tree.spans(leaves=False) + [(0, end) for end in range(len(tree) + 1, length + 1)]  # padding
         for tree in trees
@@ -71,7 +71,7 @@ def from_trees(trees: Sequence[Tree], length: int) -> Merges:
 
 
 def from_actions(actions: Int[Tensor, "B M"], lengths: Int[Tensor, "B"]) -> Merges:
-    """Of merges in any order that can be made; what is beyond a sample's length has no part in it."""
+    """Merges from actions in any valid order. Actions beyond a sample's length are ignored."""
     B, M = actions.shape
     actions = actions.where(torch.arange(M) < lengths.unsqueeze(1) - 1, 0)
     starts = torch.arange(M + 2).expand(B, -1)  # of the elements, and the end of the last
@@ -84,10 +84,10 @@ def from_actions(actions: Int[Tensor, "B M"], lengths: Int[Tensor, "B"]) -> Merg
 
 
 def from_times(times: Int[Tensor, "B M"] | Float[Tensor, "B M"], lengths: Int[Tensor, "B"]) -> Merges:
-    """Of the times at which neighbours are joined: times[:, i] is that of the leaves i and i+1, or of what has become
-    of them. Among equal times the left one is first.
+    """Merges from the times at which neighbours are joined: times[:, i] is that of the leaves i and i+1, or of the
+    constituents that contain them. Among equal times the leftmost is first.
 
-    The constituent made at a time is what lies between the nearest later times on either side.
+    The constituent made at a time extends to the nearest later times on either side.
     """
     M = times.shape[1]
     places = torch.arange(M)
@@ -98,7 +98,7 @@ def from_times(times: Int[Tensor, "B M"] | Float[Tensor, "B M"], lengths: Int[Te
 
 
 def _later(rank: Int[Tensor, "B M"]) -> Int[Tensor, "B M"]:
-    """The nearest position on the right with a higher rank, M where there is none; by halving what it may be."""
+    """The nearest position on the right with a higher rank, M if there is none; by binary search."""
     M = rank.shape[1]
     end = 2 * M  # higher than all
     highest = [pad(rank, (0, M + 1), value=end)]  # highest[k][:, i]: of the 2^k ranks from i on

@@ -1,7 +1,7 @@
 """The pool: every node a search has composed, once.
 
-A node's id is its row in the pool, for all samples alike: first the B·N leaves, then whatever is appended, and at the
-very end the absent node, which stands wherever a row has no candidate.
+A node's id is its row in the pool, which all samples share: first the B·N leaves, then the nodes that are appended, and
+last the absent node, which fills the places of a row that have no candidate.
 
 Where the scorer reads children, a candidate has an id and a logit before it has a state, which `compose_chosen`
 computes once it is chosen.
@@ -24,13 +24,13 @@ class Pool:
 
     @torch.no_grad()
     def __init__(self, request: Request, size: int, tables: "Tables | None" = None) -> None:
-        """With room for `size` nodes, in these tables or in new ones."""
+        """A pool for up to `size` nodes, in these tables or in new ones."""
         B, N, _ = request.leaves.shape
         leaves = request.leaves.detach()
         self.request, self.absent, self.used = request, size, 0
         self.heights: Tensor | None = None  # (P,): of every node, where a search records them
         self.states, self.logits, self.children, self.spans, self.ids = tables or new_tables(request, size)
-        self.uncomposed: Tensor | None = None  # (P,): whether a candidate has no state yet, where that is of use
+        self.uncomposed: Tensor | None = None  # (P,): whether a candidate has no state yet; on a CPU only
         if request.scores_children and not leaves.is_cuda:
             self.uncomposed = torch.ones(size + 1, dtype=torch.bool, device=leaves.device)
         leaf = self.ids[: B * N].unsqueeze(1)
@@ -64,12 +64,10 @@ class Pool:
         """Compose the chosen candidates that have no state yet."""
         if not self.request.scores_children:
             return
-        # Two beams may choose one candidate, which then is composed twice, to the same. Some choose the absent node,
-        # whose state is finite and has no part in anything.
+        # If two beams choose the same candidate, it is composed twice, with the same result. Some choose the absent
+        # node, whose state is finite and not used.
         chosen = chosen.flatten()
-        if (
-            self.uncomposed is not None
-        ):  # half of them another beam has chosen before; a GPU would wait to know how many
+        if self.uncomposed is not None:  # another beam has chosen half of them before; a GPU would have to synchronise
             chosen = chosen.masked_select(self.uncomposed.index_select(0, chosen))
             self.uncomposed.index_fill_(0, chosen, False)
         for low in range(0, len(chosen), AT_ONCE):
@@ -80,11 +78,11 @@ class Pool:
             self.states.index_copy_(0, ids, self.request.cell(left, right, mask))
 
     def add(self, states: Float[Tensor, "B m S"], spans: Int[Tensor, "B m 3"]) -> Int[Tensor, "B m"]:
-        """Append states that are no parents."""
+        """Append states that are not composed of children."""
         return self.put(self._next(spans.shape[0] * spans.shape[1]).start, states, spans)
 
     def put(self, first: int, states: Float[Tensor, "B m S"], spans: Int[Tensor, "B m 3"]) -> Int[Tensor, "B m"]:
-        """The same with the ids from `first` on."""
+        """Write such states to the ids from `first` on."""
         B, m, _ = spans.shape
         new = slice(first, first + B * m)
         self.states[new], self.spans[new] = states.flatten(0, 1), spans.flatten(0, 1)
@@ -105,7 +103,7 @@ class Pool:
 
 
 class Tables(NamedTuple):
-    """The memory of a pool, a row for each node and one for the absent node."""
+    """The buffers of a pool: a row for each node and one for the absent node."""
 
     states: Float[Tensor, "P S"]
     logits: Float[Tensor, "P"]
@@ -115,8 +113,8 @@ class Tables(NamedTuple):
 
 
 def new_tables(request: Request, size: int) -> Tables:
-    """Filled at once, since assigning to single elements would synchronise with a GPU. What has no logit of its own
-    (leaves, soft states, the absent node) has −inf, what has no children the absent node."""
+    """New tables, filled as a whole, since assigning single elements would synchronise with a GPU. The logit of nodes
+    that are not scored (leaves, soft states, the absent node) is −inf; missing children are the absent node."""
     device, S = request.leaves.device, request.leaves.shape[2]
     states = torch.empty(size + 1, S, dtype=request.leaves.dtype, device=device)
     states[size].zero_()

@@ -1,6 +1,6 @@
-"""What an engine is asked. Every engine is a function from a `Request` to a `Chart`.
+"""The input of an engine. Every engine is a function from a `Request` to a `Chart`.
 
-A request holds tensors and plain numbers. Cell and scorer are functions of tensors too, or else modules that engines
+A request holds tensors and Python scalars. Cell and scorer are functions of tensors too, or else modules that engines
 only call under autograd (see `beamtree.nn.cells.base`).
 
 Letters: B batch, K beams, N length, S width of a state, D width of an encoding (its first D elements).
@@ -24,23 +24,23 @@ Duplicates = Literal["keep", "drop", "merge"]
 
 @dataclass(frozen=True)
 class Request:
-    """One forward pass: leaf states in, with everything the search must know."""
+    """One forward pass: the leaf states, and everything else the search needs."""
 
     leaves: Float[Tensor, "B N S"]
     lengths: Int[Tensor, "B"]
     cell: AnyCell
     scorer: AnyScorer | None  # None: nodes are not scored
     beam_size: int
-    soft: Mix | None = None  # OneSoft's second operator, and what it mixes; None: the plain one
+    soft: Mix | None = None  # OneSoft as second operator, and how it mixes; None: plain top-k
     stochastic: bool = False  # Gumbel noise on the selection
     duplicates: Duplicates = "keep"
     dropout: NodeDropout | None = None
     generator: torch.Generator | None = None
-    topk: TopKOperator | None = None  # a user's, which chooses candidates and continuations
+    topk: TopKOperator | None = None  # a user's operator, which chooses candidates and continuations
 
     @property
     def steps(self) -> int:
-        """Merges that are a choice: all N−1 but the last."""
+        """The number of merges that are a choice: all N−1 but the last."""
         return max(self.leaves.shape[1] - 2, 0)
 
     @property
@@ -50,12 +50,12 @@ class Request:
 
     @property
     def branching(self) -> int:
-        """How many candidates the first operator keeps for each beam."""
+        """The number of candidates that the first operator keeps for each beam."""
         return min(self.beam_size, self.candidates)
 
     @property
     def is_functional(self) -> bool:
-        """Whether all of it is a function of tensors. Otherwise gradients come from autograd alone."""
+        """Whether cell and scorer are functions of tensors. Otherwise gradients come from autograd alone."""
         return isinstance(self.cell, CellFunction) and not isinstance(self.scorer, ModuleScorer)
 
     @property
@@ -85,7 +85,7 @@ class Request:
         return torch.promote_types(self.leaves.dtype, torch.float32)
 
     def start_scores(self) -> Float[Tensor, "B K"]:
-        """One beam to begin with: score 0; the other places are empty: −inf."""
+        """The scores before the first step: 0 for one beam, −inf for the other, empty places."""
         shape, device = (len(self.leaves), self.beam_size), self.leaves.device
         scores = torch.full(shape, -torch.inf, dtype=self.score_dtype, device=device)
         scores[:, 0].zero_()
@@ -99,8 +99,8 @@ class Request:
     def choose(
         self, scores: Float[Tensor, "*batch m"], k: int, noise: Float[Tensor, "*batch width"] | None
     ) -> Int[Tensor, "*batch k"]:
-        """Indices of the k entries that stay: by the user's operator, or the k best, under noise if there is any (which
-        may be wider than the scores)."""
+        """Indices of the k entries to keep: by the user's operator, or the k best, with noise if it is given (which may
+        be wider than the scores)."""
         scores = scores.detach()
         if self.topk is not None:
             return self.topk(scores, k).indices
@@ -109,7 +109,7 @@ class Request:
         return (scores + noise[..., : scores.shape[-1]]).topk(k).indices  # noise leaves no ties
 
     def close(self, history: Int[Tensor, "B K T *rest"], last: Int[Tensor, "B K *rest"]) -> Int[Tensor, "B K M *rest"]:
-        """A history of the T choices with the last merge put right behind a sample's own last choice."""
+        """A history of the T choices, with the last merge inserted directly after each sample's last choice."""
         last = last.unsqueeze(2)
         columns = torch.arange(self.candidates, device=last.device)
         here = (columns == (self.lengths - 2).unsqueeze(1)).unsqueeze(1)  # (B, 1, M)

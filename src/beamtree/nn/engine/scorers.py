@@ -4,7 +4,7 @@
     children   s(l, r) = w · GELU(V [l[:d]; r[:d]] + c) + b,  V: d × 2d   a `ChildScorer` (Ray Chowdhury & Caragea,
                                                                           *Efficient Beam Tree Recursion*, NeurIPS 2023)
 
-With the second a candidate is composed only once it is chosen. As cells do, scorers have a form that is a function of
+With the second, a candidate is composed only when it is chosen. Like cells, scorers have a form that is a function of
 tensors alone, and another for modules whose layers are not plain; see `beamtree.nn.cells.base`.
 """
 
@@ -27,7 +27,7 @@ class ChildScorer(nn.Linear):
     """Its own weight and bias are w and b; V and c are those of `hidden`."""
 
     def __init__(self, width: int) -> None:
-        """width: d, how many elements of each child it reads, the first ones."""
+        """width: d; the scorer reads the first d elements of each child."""
         super().__init__(width, 1)
         self.hidden = nn.Linear(2 * width, width)
 
@@ -37,7 +37,7 @@ class ChildScorer(nn.Linear):
 
 
 def read(pairs: Float[Tensor, "*pairs 2 S"], width: int) -> Float[Tensor, "*pairs seen"]:
-    """What a scorer of children reads of them, (…, 2d)."""
+    """The elements that a scorer of children reads, (…, 2d)."""
     return pairs[..., :width].flatten(-2)
 
 
@@ -45,7 +45,7 @@ def read(pairs: Float[Tensor, "*pairs 2 S"], width: int) -> Float[Tensor, "*pair
 class ScorerFunction(ABC):
     """A scorer as a function of tensors."""
 
-    width: int  # elements of a state that it reads, the first ones
+    width: int  # the number of elements of a state that it reads, from the first on
     weights: tuple[Tensor, ...]
 
     COUNT: ClassVar[int]  # of its weights
@@ -53,13 +53,13 @@ class ScorerFunction(ABC):
 
     @abstractmethod
     def logits(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Of states (…, S), or of pairs of states (…, 2, S) if it reads children."""
+        """Logits of states (…, S), or of pairs of states (…, 2, S) if it reads children."""
 
     @abstractmethod
     def pull_back(
         self, x: Float[Tensor, "..."], gradient: Float[Tensor, "n"]
     ) -> tuple[Float[Tensor, "..."], tuple[Tensor, ...]]:
-        """From the gradient of n logits to that of the elements read, (n, d) or (n, 2, d), and of the weights."""
+        """The gradients of the elements read, (n, d) or (n, 2, d), and of the weights, given that of n logits."""
 
     def bind(self: S, weights: Sequence[Tensor]) -> S:
         """The same function of other weights."""
@@ -67,7 +67,7 @@ class ScorerFunction(ABC):
 
     @property
     def unbound(self: S) -> S:
-        """Without its weights: to be kept in a context of autograd, or as part of a key."""
+        """The function without its weights, to be stored in an autograd context or used in a key."""
         return replace(self, weights=())
 
 
@@ -133,7 +133,7 @@ AnyScorer = ScorerFunction | ModuleScorer
 
 
 def scorer_of(scorer: nn.Module, dim: int) -> AnyScorer:
-    """The scorer of states of this width, as engines take it."""
+    """The scorer of states of width `dim`, in the form that engines use."""
     both = ("weight", "bias")
     if is_plain(scorer, ChildScorer):
         assert isinstance(scorer, ChildScorer)

@@ -6,8 +6,8 @@ Each takes scores (…, m) and any number of payloads (…, m, …) and returns 
     best.scores          # (…, 3)
     best.payloads[0]     # (…, 3, …)
 
-A score of −inf marks an entry that is not there; it is chosen only when nothing else is left. Nothing here knows of
-trees or beams.
+A score of −inf marks an absent entry, which is selected only if no other is left. This module is independent of trees
+and beams.
 """
 
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -21,28 +21,28 @@ class TopK(NamedTuple):
     """The k kept entries, best first."""
 
     scores: Float[Tensor, "*batch k"]
-    indices: Int[Tensor, "*batch k"]  # where each came from
+    indices: Int[Tensor, "*batch k"]  # of the kept entries
     payloads: tuple[Tensor, ...]  # each (…, k, …)
 
 
 class SoftTopK(NamedTuple):
-    """The same, with the last entry a mixture."""
+    """The k kept entries, best first, where the last is a mixture."""
 
     scores: Float[Tensor, "*batch k"]
-    indices: Int[Tensor, "*batch k"]  # where each came from; for the mixture, its heaviest part
+    indices: Int[Tensor, "*batch k"]  # of the kept entries; for the mixture, its entry of largest weight
     payloads: tuple[Tensor, ...]
-    weights: Float[Tensor, "*batch m"]  # each entry's part in the mixture, 0 for those kept as they are
+    weights: Float[Tensor, "*batch m"]  # of each entry in the mixture; 0 for the k−1 entries kept unchanged
 
 
 @runtime_checkable
 class TopKOperator(Protocol):
-    """What beam search takes as its operator: the k entries that stay, best first, such as `plain_topk`."""
+    """A top-k operator for beam search, such as `plain_topk`. Returns the k kept entries, best first."""
 
     def __call__(self, scores: Float[Tensor, "*batch m"], k: int) -> TopK: ...
 
 
 def plain_topk(scores: Float[Tensor, "*batch m"], k: int, *payloads: Tensor) -> TopK:
-    """The k largest scores. Among equal scores the lowest index comes first, on every device."""
+    """The k largest scores. Ties are resolved in favour of the lower index, on every device."""
     check_scores(scores, k, payloads)
     return _take(scores, rank(scores.detach(), k), payloads)
 
@@ -50,19 +50,19 @@ def plain_topk(scores: Float[Tensor, "*batch m"], k: int, *payloads: Tensor) -> 
 def stochastic_topk(
     scores: Float[Tensor, "*batch m"], k: int, *payloads: Tensor, generator: torch.Generator | None = None
 ) -> TopK:
-    """k entries drawn without replacement from softmax(scores), by the largest Gumbel-perturbed scores
-    (Kool et al. 2019). The returned scores are the unperturbed ones, in the order of the draw."""
+    """k entries sampled without replacement from softmax(scores), by Gumbel top-k (Kool et al. 2019). The returned
+    scores are unperturbed, in the order of the perturbed scores."""
     check_scores(scores, k, payloads)
     noise = gumbel(scores.shape, scores, generator)
     return _take(scores, (scores.detach() + noise).topk(k).indices, payloads)
 
 
 def onesoft_topk(scores: Float[Tensor, "*batch m"], k: int, *payloads: Tensor, hard: bool = False) -> SoftTopK:
-    """OneSoft: the k−1 best entries stay as they are; all the others become one, their average under
-    softmax(scores), for payloads and scores alike. So every entry receives a gradient. Payloads must be finite, also
-    those of entries that are not there.
+    """OneSoft: keep the k−1 best entries unchanged, and replace all others by one entry, their average weighted by
+    softmax(scores), for both payloads and scores. Every entry thus receives a gradient. Payloads must be finite, even
+    those of absent entries.
 
-    With `hard` (for inference) it is the plain top-k.
+    If `hard`, for inference, this is the plain top-k.
     """
     check_scores(scores, k, payloads)
     for number, payload in enumerate(payloads):
@@ -75,11 +75,11 @@ def onesoft_topk(scores: Float[Tensor, "*batch m"], k: int, *payloads: Tensor, h
 
 
 def soften(scores: Float[Tensor, "*batch m"], order: Int[Tensor, "*batch k"], *payloads: Tensor) -> SoftTopK:
-    """OneSoft for a known ranking: its first k−1 stay, everything else is averaged."""
+    """OneSoft for a given ranking: keep its first k−1 entries, and average all others."""
     top = _take(scores, order[..., :-1], payloads)
     rest = scores.scatter(-1, order[..., :-1], -torch.inf)  # (…, m)
     absent = rest.isneginf()
-    empty = absent.gather(-1, order[..., -1:])  # (…, 1): the best of the rest is not there, so none is
+    empty = absent.gather(-1, order[..., -1:])  # (…, 1): if the best of the rest is absent, all are
     weights = rest.masked_fill(empty, 0).softmax(-1).masked_fill(absent, 0)
     score = (weights * rest.masked_fill(absent, 0)).sum(-1, keepdim=True).masked_fill(empty, -torch.inf)
     mixed = (_mix(weights, payload) for payload in payloads)
@@ -92,18 +92,18 @@ def soften(scores: Float[Tensor, "*batch m"], order: Int[Tensor, "*batch k"], *p
 
 
 def gumbel(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Standard Gumbel noise of this shape, in the type and on the device of `like`."""
+    """Standard Gumbel noise of this shape, with the dtype and device of `like`."""
     uniform = torch.rand(shape, dtype=like.dtype, device=like.device, generator=generator)
-    # rand may give exactly 0; the smallest normal number keeps the noise finite.
+    # rand may return exactly 0; clamping to the smallest normal number keeps the noise finite.
     return uniform.clamp_(min=torch.finfo(like.dtype).tiny).log_().neg_().log_().neg_()
 
 
 def rank(scores: Float[Tensor, "*batch m"], k: int) -> Int[Tensor, "*batch k"]:
-    """Indices of the k largest scores, equal ones by index. `torch.topk` leaves ties to chance."""
-    if scores.dtype != torch.float32 or scores.shape[-1] <= 64:  # a short row is sorted at once
+    """Indices of the k largest scores, ties by index. `torch.topk` does not specify the order of ties."""
+    if scores.dtype != torch.float32 or scores.shape[-1] <= 64:  # for short rows sorting is cheap
         return scores.sort(dim=-1, descending=True, stable=True).indices[..., :k]
-    # A float32 and an index fit one int64 whose order is the order wanted: the bits of a positive float grow with
-    # it, those of a negative one fall, and + 0.0 makes one zero of the two.
+    # Pack a float32 and its index into one int64 that sorts in the required order: the bits of positive floats increase
+    # with their value, those of negative floats decrease, and adding 0.0 turns −0.0 into 0.0.
     bits = (scores + 0.0).view(torch.int32).long()
     key = (bits ^ ((bits >> 31) & 0x7FFFFFFF)) << 32
     key -= torch.arange(scores.shape[-1], device=scores.device)
@@ -121,9 +121,9 @@ def _take(scores: Tensor, indices: Tensor, payloads: tuple[Tensor, ...]) -> TopK
 
 
 def _mix(weights: Float[Tensor, "*batch m"], payload: Tensor) -> Tensor:
-    """Weighted sum over the payload's m axis, which stays with size 1."""
+    """Weighted sum over the payload's m axis, which is kept with size 1."""
     flat = payload.reshape(*weights.shape, -1)  # (…, m, r)
-    with torch.autocast(flat.device.type, enabled=False):  # an average must not lose digits
+    with torch.autocast(flat.device.type, enabled=False):  # keep the average in full precision
         mixed = weights.unsqueeze(-2).to(flat.dtype) @ flat
     return mixed.view(*weights.shape[:-1], 1, *payload.shape[weights.dim() :])
 

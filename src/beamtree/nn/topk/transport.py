@@ -1,19 +1,19 @@
 """SOFT top-k by optimal transport (Xie et al., *Differentiable Top-k Operator with Optimal Transport*, NeurIPS 2020).
 
-To pick the k best of m scores a_i is to carry m unit masses to k + 1 anchors t = k, k−1, …, 0 at the least cost
-C_ij = (a_i − t_j)²: each of the first k anchors takes one mass, the last takes the m − k that fall out. With an entropy
-of weight ε the plan Γ is smooth in the scores,
+Selecting the k best of m scores a_i is equivalent to transporting m unit masses to k + 1 anchors t = k, k−1, …, 0 at
+minimal cost C_ij = (a_i − t_j)²: each of the first k anchors receives one mass, the last receives the other m − k. With
+entropic regularisation of weight ε the plan Γ is smooth in the scores,
 
     Γ = argmin ⟨C, Γ⟩ + ε Σ Γ log Γ      with rows that sum to 1 and columns that sum to 1, …, 1, m − k,
 
-and its column j holds the parts of all entries in "the j-th best". It is found by Sinkhorn's iterations, and its
-gradient from the linear system that keeps the sums of rows and columns, not by going back over the iterations.
+and its column j holds the weights of all entries in "the j-th best". Sinkhorn's algorithm computes the plan. Its
+gradient is implicit: it solves the linear system of the row and column constraints, without unrolling the iterations.
 
     best = soft_topk(scores, 3, values)
     best.scores          # (…, 3)
     best.payloads[0]     # (…, 3, …)
 
-As in `beamtree.nn.topk.operators`, a score of −inf marks an entry that is not there. Nothing here knows of trees.
+As in `beamtree.nn.topk.operators`, a score of −inf marks an absent entry, and the module is independent of trees.
 """
 
 import math
@@ -37,9 +37,9 @@ class TransportTopK(NamedTuple):
     """The k soft entries, best first."""
 
     scores: Float[Tensor, "*batch k"]
-    indices: Int[Tensor, "*batch k"]  # the heaviest part of each
+    indices: Int[Tensor, "*batch k"]  # the entry of largest weight in each
     payloads: tuple[Tensor, ...]  # each (…, k, …)
-    weights: Float[Tensor, "*batch m k"]  # each entry's part in each: columns sum to 1, or to 0 where nothing is left
+    weights: Float[Tensor, "*batch m k"]  # of all entries in each: columns sum to 1, or to 0 if none is left
 
 
 def soft_topk(
@@ -50,16 +50,16 @@ def soft_topk(
     iterations: int = 200,
     scaling: Scaling = "sample",
 ) -> TransportTopK:
-    """The k best as mixtures of all entries, payloads and scores alike. Where no more than k entries are there, nothing
-    falls out, and each is kept as it is. Payloads must be finite, also those of entries that are not there.
+    """The k best as mixtures of all entries, for both payloads and scores. If at most k entries are present, each is
+    kept unchanged. Payloads must be finite, even those of absent entries.
 
-    epsilon: weight of the entropy; the smaller, the closer to the plain top-k.
-    iterations: of Sinkhorn's algorithm. The gradient is right as far as they have converged: 200 are plenty for
-        k ≥ 3 with ε = 0.1, while k = 2 takes 1000, as do other hard choices.
-    scaling: how scores are laid beside the anchors. "sample": each row from its lowest score at 0 to its highest at k.
-        "official": as in the published code of *Beam Tree Recursive Cells*. The scores stay where they are, costs are
-        divided by the largest of the whole batch, and entries that are not there stand as far below the lowest score
-        of the batch as the highest is above it, and take part. A row's result then depends on the others.
+    epsilon: weight of the entropy; smaller values are closer to the plain top-k.
+    iterations: number of Sinkhorn iterations. The gradient is exact only if they have converged: 200 are sufficient for
+        k ≥ 3 with ε = 0.1, while k = 2 and other hard cases need 1000.
+    scaling: how scores are mapped to the anchors. "sample" maps each row's lowest score to 0 and its highest to k.
+        "official" follows the published code of *Beam Tree Recursive Cells*: scores are not scaled, costs are divided
+        by the largest cost of the batch, and absent entries take part, with a score as far below the lowest of the
+        batch as the highest is above it. A row's result then depends on the other rows.
     """
     check_scores(scores, k, payloads)
     check_options(epsilon, iterations, scaling)
@@ -109,13 +109,13 @@ def transport(
     epsilon: float,
     iterations: int,
 ) -> Float[Tensor, "*batch m n"]:
-    """The plan of least cost (which is between 0 and 1) and entropy. A row sums to 1, or to 0 where it is not present;
-    the columns sum to `columns`, which add up to the number of present rows."""
+    """The entropic plan of minimal cost, for costs between 0 and 1. Rows sum to 1, or to 0 if they are not present;
+    columns sum to `columns`, whose total is the number of present rows."""
     return Transport.apply(cost, present, columns, epsilon, iterations)
 
 
 class Transport(torch.autograd.Function):
-    """From costs to the plan."""
+    """cost → plan."""
 
     @staticmethod
     def forward(
@@ -126,8 +126,8 @@ class Transport(torch.autograd.Function):
         epsilon: float,
         iterations: int,
     ) -> Float[Tensor, "*batch m n"]:
-        # Costs between 0 and 1 keep G, u and v within exp(±3 / ε), which float64 holds for every ε from LEAST_EPSILON
-        # on. So there is no need of logarithms, which take many times as long.
+        # Costs between 0 and 1 keep G, u and v within exp(±3 / ε), which float64 can represent for ε ≥ LEAST_EPSILON.
+        # This avoids computing in log space, which is many times slower.
         m, n = cost.shape[-2:]
         G = (-cost.double() / epsilon).exp().view(-1, m, n)  # (b, m, n)
         u, v = scalings(G, present.double().view(-1, m, 1), columns.double().view(-1, n, 1), iterations)
@@ -141,12 +141,13 @@ class Transport(torch.autograd.Function):
     def backward(
         ctx: Any, inputs: Sequence[Tensor], others: Sequence[Any], plan_gradient: Float[Tensor, "*batch m n"]
     ) -> tuple[Tensor | None, ...]:
-        """The plan is exp(f_i + g_j − C_ij / ε). When C moves, f and g move so that rows and columns keep their sums:
+        """The plan is exp(f_i + g_j − C_ij / ε). When C changes, f and g change such that the sums of rows and columns
+        are preserved:
 
             df_i + Σ_j Γ_ij dg_j = Σ_j Γ_ij dC_ij / ε      Σ_i Γ_ij df_i + ν_j dg_j = Σ_i Γ_ij dC_ij / ε
 
-        with the last dg = 0, since one equation follows from the others. The transposed system, solved for the columns
-        first, takes the gradient back.
+        with the last dg = 0, since one equation is redundant. The gradient follows from the transposed system, which is
+        solved for the columns first.
         """
         (plan,) = others
         m, n = plan.shape[-2:]
@@ -159,12 +160,12 @@ class Transport(torch.autograd.Function):
 def cost_gradient(
     plan: Float[Tensor, "*batch m n"], plan_gradient: Float[Tensor, "*batch m n"], epsilon: float
 ) -> Float[Tensor, "*batch m n"]:
-    """By the equations above."""
+    """The gradient of the cost, by the equations of `Transport.backward`."""
     gradient = plan_gradient * plan
     rows, columns = gradient.sum(-1, keepdim=True), gradient.sum(-2).unsqueeze(-1)  # (…, m, 1), (…, n, 1)
     inner = plan[..., :-1]  # (…, m, k)
     system = torch.diag_embed(inner.sum(-2)) - inner.mT @ inner  # (…, k, k)
-    # A plan that hardly mixes makes the system singular, and its gradient 0; the least that can be added then
+    # If the plan hardly mixes, the system is nearly singular and the gradient nearly 0; adding the machine epsilon
     # keeps the solution finite.
     system.diagonal(dim1=-2, dim2=-1).add_(torch.finfo(plan.dtype).eps)
     g = torch.linalg.solve_ex(system, columns[..., :-1, :] - inner.mT @ rows).result  # (…, k, 1)
@@ -175,7 +176,7 @@ def cost_gradient(
 def scalings(
     G: Float[Tensor, "b m n"], rows: Float[Tensor, "b m 1"], columns: Float[Tensor, "b n 1"], iterations: int
 ) -> tuple[Float[Tensor, "b m 1"], Float[Tensor, "b n 1"]]:
-    """Sinkhorn's u and v, with which diag(u) G diag(v) has the sums `rows` and `columns`."""
+    """Sinkhorn's u and v, such that diag(u) G diag(v) has the row sums `rows` and the column sums `columns`."""
     if kernels := _kernels(G.is_cuda, *G.shape[1:]):
         u, v = kernels.scalings(G, rows, columns, iterations)
         return u, v
@@ -188,7 +189,7 @@ def scalings(
 
 
 def _kernels(is_cuda: bool, m: int, n: int) -> Any:
-    """The module that has them, where they can be used."""
+    """The module of Triton kernels; None if they do not apply."""
     if not is_cuda or not is_installed("triton"):
         return None
     from beamtree.nn.engine.gpu.kernels import sinkhorn
@@ -197,17 +198,17 @@ def _kernels(is_cuda: bool, m: int, n: int) -> Any:
 
 
 def _by_row(values: Float[Tensor, "*batch m"], present: Bool[Tensor, "*batch m"], k: int) -> Tensor:
-    """Costs (…, m, k+1), between 0 and 1, of scores stretched over the anchors."""
+    """Costs (…, m, k+1), between 0 and 1, of scores scaled to the range of the anchors."""
     low = values.masked_fill(~present, torch.inf).amin(-1, keepdim=True)
     high = values.masked_fill(~present, -torch.inf).amax(-1, keepdim=True)
-    # Scores that are all alike must stay alike: less than one nat, the unit of log-probabilities, is not stretched.
+    # Nearly equal scores must remain so: a range below one nat, the unit of log-probabilities, is not stretched.
     spread = (high - low).clamp(min=1)
     share = ((values - low) / spread).masked_fill(~present, 0)
     return (share.unsqueeze(-1) - _anchors(values, k) / k) ** 2
 
 
 def _by_batch(values: Float[Tensor, "*batch m"], k: int) -> Tensor:
-    """Costs (…, m, k+1) of scores as they are, divided by the largest of all."""
+    """Costs (…, m, k+1) of unscaled scores, divided by the largest cost of the batch."""
     cost = (values.unsqueeze(-1) - _anchors(values, k)) ** 2
     return cost / cost.detach().amax()
 
@@ -217,15 +218,15 @@ def _anchors(like: Tensor, k: int) -> Float[Tensor, "anchors"]:
 
 
 def _fill(values: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch m"]:
-    """Absent entries as far below the lowest score of the batch as the highest is above it."""
+    """Give absent entries a score as far below the lowest of the batch as the highest is above it."""
     absent, fixed = values.isneginf(), values.detach()
     low, high = fixed.masked_fill(absent, torch.inf).amin(), fixed.amax()
     return torch.where(absent, (2 * low - high).nan_to_num(), values)
 
 
 def _mix(weights: Float[Tensor, "*batch m k"], payload: Tensor, dim: int) -> Tensor:
-    """The payload's m axis, its last of the first `dim`, mixed into k."""
+    """Weighted sums over the payload's m axis, the last of its first `dim` axes, which becomes k."""
     flat = payload.flatten(dim) if payload.dim() > dim else payload.unsqueeze(-1)  # (…, m, r)
-    with torch.autocast(flat.device.type, enabled=False):  # an average must not lose digits
+    with torch.autocast(flat.device.type, enabled=False):  # keep the average in full precision
         mixed = weights.mT.to(flat.dtype) @ flat  # (…, k, r)
     return mixed.view(*mixed.shape[:-1], *payload.shape[dim:])

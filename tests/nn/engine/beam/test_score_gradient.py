@@ -52,7 +52,7 @@ def linear_and_written_out(scale, dtype, monkeypatch, n=24, k=4):
     )
     logits = trace.pool.logits.double().requires_grad_()
     choices = [Choice(*copies([choice])) for choice in trace.choices]
-    scores = score_gradient.scores_again(logits, gradient.double(), request.active, choices, "keep")
+    scores = score_gradient.recompute_scores(logits, gradient.double(), request.active, choices, "keep")
     torch.testing.assert_close(scores, trace.scores.double(), rtol=1e-5, atol=1e-5)
     written_out = torch.autograd.grad(scores, logits, gradient.double())[0]
     linear[trace.pool.absent] = 0  # takes the parts of candidates that are not there

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beamtree.nn.engine.gpu import continuous
-from beamtree.nn.engine.loops.continuous import LARGEST, edges, goes_on
+from beamtree.nn.engine.loops.continuous import LARGEST, edges, is_unfinished
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 shapes = st.tuples(st.integers(1, 3), st.integers(3, 12))
@@ -29,7 +29,7 @@ def test_positions_lie_side_by_side(shape, dtype, threshold, seed):
     expected = edges(existence)
     torch.testing.assert_close(totals, expected, atol=1e-14, rtol=1e-14)
     torch.testing.assert_close(rising, expected.detach().cummax(1).values, atol=1e-14, rtol=1e-14)
-    assert torch.equal(goes.bool(), may_go & goes_on(existence, threshold))
+    assert torch.equal(goes.bool(), may_go & is_unfinished(existence, threshold))
     found, truth = (torch.autograd.grad(total.sin().sum(), existence)[0] for total in (totals, expected))
     torch.testing.assert_close(found, truth, atol=1e-6 if dtype == torch.float32 else 1e-13, rtol=1e-6)
 

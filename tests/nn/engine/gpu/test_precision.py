@@ -8,7 +8,7 @@ pytest.importorskip("triton")
 import triton
 
 from beamtree.nn.cells.grc import kernels
-from beamtree.nn.engine.gpu.precision import FEW, MANY, SOME, lay_out, method, room_for, tile, to_tf32
+from beamtree.nn.engine.gpu.precision import FEW, MANY, SOME, buffer_for, lay_out, method, tile, to_tf32
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -28,20 +28,20 @@ def test_tf32_has_eleven_bits():
 
 def test_two_parts_make_the_number():
     matrix = random(30, 20)
-    room = room_for(matrix.mT, "split")
-    lay_out(room, matrix.mT)
-    assert torch.equal(to_tf32(room), room)
-    assert ((room.double().sum(1) - matrix.mT).abs() <= matrix.mT.abs() * 2**-22).all()
+    buffer = buffer_for(matrix.mT, "split")
+    lay_out(buffer, matrix.mT)
+    assert torch.equal(to_tf32(buffer), buffer)
+    assert ((buffer.double().sum(1) - matrix.mT).abs() <= matrix.mT.abs() * 2**-22).all()
 
 
 def test_a_weight_that_lies_in_its_place_stays_there():
     matrix = random(3, 4)
     lay_out(matrix, matrix)
     assert torch.equal(matrix, random(3, 4))
-    room = room_for(matrix.mT, "ieee")
-    lay_out(room, matrix.mT)
-    assert room.is_contiguous()
-    assert torch.equal(room, matrix.mT)
+    buffer = buffer_for(matrix.mT, "ieee")
+    lay_out(buffer, matrix.mT)
+    assert buffer.is_contiguous()
+    assert torch.equal(buffer, matrix.mT)
 
 
 def test_only_full_float32_with_many_rows_is_split():
@@ -57,10 +57,10 @@ def test_a_product_of_three_is_as_exact_as_one(rows, width):
     exact = x.double() @ weight.double() + bias.double()
     error = {}
     for how in ("ieee", "split"):
-        room, out, sizes = room_for(weight, how), torch.empty_like(x), tile(rows, how)
-        lay_out(room, weight)
+        buffer, out, sizes = buffer_for(weight, how), torch.empty_like(x), tile(rows, how)
+        lay_out(buffer, weight)
         grid = triton.cdiv(rows, sizes["BM"]), triton.cdiv(width, sizes["BN"])
-        kernels.gates[grid](x, room, bias, out, rows, width, **sizes)
+        kernels.gates[grid](x, buffer, bias, out, rows, width, **sizes)
         error[how] = (out - exact).square().mean().sqrt().item()
     assert error["split"] < 1.5 * error["ieee"]
     assert error["split"] < 1e-6 * exact.abs().mean()

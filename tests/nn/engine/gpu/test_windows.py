@@ -25,7 +25,8 @@ def compare(existence, dim=3, seed=0, dtype=torch.float64, atol=1e-12):
     values = [random(*shape, seed=seed + n, dtype=dtype).requires_grad_() for n, shape in enumerate(shapes)]
     slopes = [random(B, 2, S, dim, seed=seed + n, dtype=dtype) for n in (2, 3)]
     results = []
-    for average in (by_matrices(existence, dtype), by_windows(existence)):
+    by_kernels, _ = by_windows(existence, torch.ones(B, S, dtype=torch.bool, device=DEVICE), 0.1)
+    for average in (by_matrices(existence, dtype), by_kernels):
         found = [average(each) for each in values]
         loss = sum((slope * one).sum() for slope, one in zip(slopes, found, strict=True))
         d_existence, *d_values = torch.autograd.grad(loss, (existence, *values))

@@ -90,7 +90,7 @@ class GRCFunction(CellFunction):
         mask: Float[Tensor, "*nodes mask"] | None = None,
     ) -> Float[Tensor, "*nodes D"]:
         W1, b1, W2, b2, norm_weight, norm_bias = self.weights
-        # Not nested functions, which run-time checks of types would decorate anew at each call.
+        # Not nested functions, which run-time type checking would decorate again at each call.
         expand, gates = partial(F.linear, weight=W1, bias=b1), partial(F.linear, weight=W2, bias=b2)
         norm = partial(F.layer_norm, normalized_shape=(self.dim,), weight=norm_weight, bias=norm_bias, eps=self.eps)
         return compose(left, right, expand, gates, norm, partial(apply_mask, mask=mask))
@@ -128,13 +128,13 @@ class GRCAdjoint(Adjoint):
         self.total = torch.addcmul(torch.addcmul(z * left, h, right), c, self.update)  # (R, D)
         _, self.mean, self.scale = aten.native_layer_norm(self.total, [self.dim], None, None, cell.eps)
         self.d_inner, self.d_gates = torch.empty_like(a), torch.empty_like(gates)
-        self.gradient = torch.empty_like(self.total)  # the incoming one, for the weights of LayerNorm
+        self.gradient = torch.empty_like(self.total)  # the incoming gradient, for the weights of LayerNorm
 
     def pull_back(self, rows: slice, gradient: Float[Tensor, "rows S"]) -> Float[Tensor, "rows 2 S"]:
         return self.to_children(rows, self.to_gates(rows, gradient))
 
     def to_gates(self, rows: slice, gradient: Float[Tensor, "rows S"]) -> Float[Tensor, "rows D"]:
-        """dp; d[z; h; c; u] is kept."""
+        """Returns dp, and stores d[z; h; c; u]."""
         open_ = self.open[rows]
         self.gradient[rows] = gradient
         total, *_ = aten.native_layer_norm_backward(
@@ -155,7 +155,7 @@ class GRCAdjoint(Adjoint):
         return total
 
     def to_children(self, rows: slice, total: Float[Tensor, "rows D"]) -> Float[Tensor, "rows 2 D"]:
-        """From dp and d[z; h; c; u] on."""
+        """Returns d[l; r], given dp and the stored d[z; h; c; u]."""
         dtype = total.dtype
         inner = (self.d_gates[rows].flatten(1) @ self.W2).to(dtype)  # (R, 4D)
         inner = torch.mul(inner, self.slope[rows], out=self.d_inner[rows])

@@ -1,8 +1,8 @@
-"""The GRC of many pairs on a GPU: one differentiable function, three kernels in forward, five launches in backward and
-two products for the weights, where PyTorch's own operations are some forty.
+"""The GRC of many pairs on a GPU as one differentiable function: three kernels in the forward pass, five launches and
+two products for the weights in the backward pass, instead of about forty operations of PyTorch.
 
-For loops that compose all neighbours at each step, such as CRvNN's. Products are made as elsewhere
-(`beamtree.nn.engine.gpu.precision`): in float32 from three of TF32, in TF32, or in bfloat16.
+For loops that compose all neighbours at each step, such as CRvNN's. For the precision of products see
+`beamtree.nn.engine.gpu.precision`: float32 by three TF32 products, TF32, or bfloat16.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from torch import Tensor
 from beamtree.nn.cells.grc import GRCFunction, dense_kernels, kernels
 from beamtree.nn.engine.gpu.capture import multiprocessors
 from beamtree.nn.engine.gpu.cells import row_blocks
-from beamtree.nn.engine.gpu.precision import lay_out, method, precision, room_for, tile
+from beamtree.nn.engine.gpu.precision import buffer_for, lay_out, method, precision, tile
 from beamtree.nn.function import first_order, save
 
 
@@ -35,7 +35,7 @@ class Rows(NamedTuple):
 
 
 def as_rows(x: Float[Tensor, "*nodes D"]) -> Rows:
-    """Without a copy, if all but one of the dimensions lie in a row, as in a slice along one of them."""
+    """The rows of a tensor, without a copy if all but one of the dimensions are contiguous, as in a slice along one."""
     shape, strides = list(x.shape[:-1]), list(x.stride()[:-1])
     while len(shape) > 2:  # join the first two of the last three
         if strides[-3] != shape[-2] * strides[-2]:
@@ -50,7 +50,7 @@ def as_rows(x: Float[Tensor, "*nodes D"]) -> Rows:
 
 @dataclass(frozen=True)
 class DenseGRC(GRCFunction):
-    """The GRC for rows of children. Make it once for all calls with the same weights, by `fuse`."""
+    """The GRC for rows of children. Create it with `fuse`, once for all calls with the same weights."""
 
     method: str  # of products
     laid_out: dict[str, list[Tensor]]  # W1 and W2 as kernels read them in forward and in backward
@@ -59,13 +59,13 @@ class DenseGRC(GRCFunction):
         return replace(self, weights=tuple(weights), laid_out={})
 
     def matrices(self, use: Literal["forward", "backward"]) -> list[Tensor]:
-        """Laid out when they are needed for the first time."""
+        """Laid out on first use."""
         if use not in self.laid_out:
             with torch.no_grad():
                 found = [self.weights[i].mT if use == "forward" else self.weights[i] for i in (0, 2)]
-                self.laid_out[use] = [room_for(matrix, self.method) for matrix in found]
-                for room, matrix in zip(self.laid_out[use], found, strict=True):
-                    lay_out(room, matrix)
+                self.laid_out[use] = [buffer_for(matrix, self.method) for matrix in found]
+                for buffer, matrix in zip(self.laid_out[use], found, strict=True):
+                    lay_out(buffer, matrix)
         return self.laid_out[use]
 
     def __call__(
@@ -79,7 +79,7 @@ class DenseGRC(GRCFunction):
 
 
 def fuse(cell: GRCFunction, rows: int) -> DenseGRC:
-    """The cell for about so many rows in a call."""
+    """The cell for about `rows` rows per call."""
     products = method(rows, precision(cell.weights[0].device))
     return DenseGRC(cell.dim, cell.weights, cell.eps, products, {})
 

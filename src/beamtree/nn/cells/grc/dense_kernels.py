@@ -1,11 +1,11 @@
-"""The Triton kernels of the GRC for rows of children that lie side by side, each row a node:
+"""The Triton kernels of the GRC for children that are rows of two tensors, one row per node:
 
     expand         a = [l; r] W1 + b1 and g = mask ⊙ GELU(a), in tiles
     finish         LN(σ(z) ⊙ l + σ(h) ⊙ r + σ(c) ⊙ u), a program for each row
-    into_gates     through LayerNorm and the gates; programs share the rows, and each sums up its part of the gradients
+    into_gates     through LayerNorm and the gates; programs share the rows, and each sums its part of the gradients
                    of LayerNorm's weights and of b2
     into_inner     d[z; h; c; u] W2ᵀ ⊙ mask ⊙ GELU'(a), in tiles, each with the sum of its columns for b1
-    into_children  da W1ᵀ, in tiles, added to what `into_gates` has found for the children
+    into_children  da W1ᵀ, in tiles, added to the gradient that `into_gates` computed for the children
 
 `gates` is that of `beamtree.nn.cells.grc.kernels`. Children are views: row i begins at (i // length) · outer +
 (i % length) · inner. Rows of a mask are `mask_width` apart. The equations are those of
@@ -56,7 +56,7 @@ def expand(
 
 @triton.jit
 def _total(left, right, gates, inside, D):
-    """The children, the gates and what LayerNorm gets, of one row."""
+    """The children, the gates and the input of LayerNorm, for one row."""
     x, y = tl.load(left, mask=inside, other=0.0), tl.load(right, mask=inside, other=0.0)
     z = tl.sigmoid(tl.load(gates, mask=inside, other=0.0))
     h = tl.sigmoid(tl.load(gates + D, mask=inside, other=0.0))
@@ -95,15 +95,15 @@ def into_gates(
     n, left_length, left_outer, left_inner, right_length, right_outer, right_inner, D, epsilon,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """`sums` has for each program the gradients of LayerNorm's weight and bias, and of the gates' biases."""
+    """For each program, `sums` holds the gradients of LayerNorm's weight and bias, and of the gates' biases."""
     d = tl.arange(0, BLOCK)
     inside = d < D
     weight = tl.load(norm_weight + d, mask=inside, other=0.0)
     sum_hat, sum_g = tl.zeros((BLOCK,), dtype=tl.float32), tl.zeros((BLOCK,), dtype=tl.float32)
     sum_z, sum_h = tl.zeros((BLOCK,), dtype=tl.float32), tl.zeros((BLOCK,), dtype=tl.float32)
     sum_c, sum_u = tl.zeros((BLOCK,), dtype=tl.float32), tl.zeros((BLOCK,), dtype=tl.float32)
-    for number in range(tl.program_id(0), n, tl.num_programs(0)):
-        row = number + tl.zeros((1,), dtype=tl.int64)
+    for index in range(tl.program_id(0), n, tl.num_programs(0)):
+        row = index + tl.zeros((1,), dtype=tl.int64)
         first = left + _offset(row, left_length, left_outer, left_inner) + d
         second = right + _offset(row, right_length, right_outer, right_inner) + d
         x_left, x_right, z, h, c, u, x = _total(first, second, gates + row * 4 * D + d, inside, D)
@@ -140,7 +140,7 @@ def into_inner(
     n, mask_width, E,
     MASKED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, METHOD: tl.constexpr,
 ):  # fmt: skip
-    """`sums` has the sum of the columns of each tile."""
+    """`sums` holds the column sums of each tile."""
     row = tl.program_id(0) * BM + tl.arange(0, BM)
     column = tl.program_id(1) * BN + tl.arange(0, BN)
     row_inside, column_inside = row < n, column < E

@@ -1,4 +1,4 @@
-"""The GRC on a GPU: its new nodes in three kernels, the gradient of a level in three."""
+"""The GRC on a GPU: three kernels compose new nodes, and three compute the gradient of a level."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ class GRCKernels(CellKernels):
         D, E, sizes = cell.dim, 4 * cell.dim, tile(n, nodes.method)
         W1, b1, W2, b2, norm_weight, norm_bias = nodes.laid_out
         masks, dropped = dropout_arguments(nodes.dropout), nodes.dropout is not None
-        if n > MANY and nodes.method != "split":  # PyTorch's products are faster then
+        if n > MANY and nodes.method != "split":  # PyTorch's products are faster for many rows
             inner, gates = nodes.inner[:n], nodes.gates[:n]
             pairs = take(tables.states, take(tables.children, nodes.ids.clamp(min=0))).flatten(1)  # (n, 2D)
             torch.addmm(b1, pairs, W1, out=inner)
@@ -124,13 +124,13 @@ class GRCChunk(Chunk):
 
 
 class FusedGRCAdjoint(GRCAdjoint):
-    """The adjoint with three kernels a level, where `GRCAdjoint` launches seventeen operations:
+    """The adjoint with three kernels per level, where `GRCAdjoint` launches seventeen operations:
 
         gate_gradient    a program for each node: through LayerNorm and the gates
         inner_gradient   d[z; h; c; u] W2ᵀ ⊙ mask ⊙ GELU'(a), in tiles
         child_gradient   da W1ᵀ + dp ⊙ [σ(z); σ(h)], in tiles
 
-    In float32. The nodes are composed again as there, many in one batch.
+    It computes in float32. As in `GRCAdjoint`, the nodes are recomposed in one batch.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class FusedGRCAdjoint(GRCAdjoint):
         return self.d_total[rows]
 
     def to_children(self, rows: slice, total: Float[Tensor, "rows D"]) -> Float[Tensor, "rows 2 D"]:
-        """With many nodes PyTorch's products are faster than those that save launches."""
+        """For many nodes PyTorch's products are faster than kernels that save launches."""
         if len(total) > MANY:
             return super().to_children(rows, total)
         count, first = len(total), rows.start or 0

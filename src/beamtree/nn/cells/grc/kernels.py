@@ -1,7 +1,7 @@
-"""The Triton kernels of the GRC, in search and in backward.
+"""The Triton kernels of the GRC, for the search and the backward pass.
 
     expand         g = mask ⊙ GELU([l; r] W1 + b1) for all pairs, in tiles (`beamtree.nn.engine.gpu.kernels.cells`)
-    activate       what `expand` does after its product, for products made elsewhere
+    activate       what `expand` does after its product, for products computed elsewhere
     gates          [z; h; c; u] = g W2 + b2, in tiles
     finish         LN(σ(z) ⊙ l + σ(h) ⊙ r + σ(c) ⊙ u) and its logit, a program for each new node
     gates_level, finish_level
@@ -12,7 +12,7 @@
     into_inner     d[z; h; c; u] W2ᵀ ⊙ mask ⊙ GELU'(a), in tiles of a level
 
     gate_gradient, inner_gradient, child_gradient
-                   the same three for rows that the host knows, where a level is a slice of a batch
+                   the same three for a level that is a slice of a batch, whose rows the host knows
 
 The equations are those of `beamtree.nn.cells.grc.GRCAdjoint`.
 """
@@ -36,7 +36,7 @@ from beamtree.nn.engine.gpu.kernels.common import (
 
 @triton.jit
 def activate(inner, keys, seed, E, threshold, scale, DROPOUT: tl.constexpr, BLOCK: tl.constexpr):
-    """mask ⊙ GELU(a), in place: what `expand` does after its product, for products made elsewhere."""
+    """mask ⊙ GELU(a), in-place: what `expand` does after its product, for products computed elsewhere."""
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     place, inside = inner + row.to(tl.int64) * E + column, column < E
@@ -195,7 +195,7 @@ def into_inner(
     slot, E, threshold, scale,
     DROPOUT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, METHOD: tl.constexpr,
 ):  # fmt: skip
-    """In place of a."""
+    """Overwrites a, in-place."""
     low, high = _level(now, ends, slot)
     across = tl.cdiv(E, BN)
     for tile in range(tl.program_id(0), tl.cdiv(high - low, BM) * across, tl.num_programs(0)):
@@ -219,7 +219,7 @@ def gate_gradient(
     first, D, S,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Through LayerNorm, σ(z) ⊙ l + σ(h) ⊙ r + σ(c) ⊙ u, and the gates: see `beamtree.nn.cells.adjoint.GRCAdjoint`."""
+    """Through LayerNorm, σ(z) ⊙ l + σ(h) ⊙ r + σ(c) ⊙ u, and the gates: see `beamtree.nn.cells.grc.GRCAdjoint`."""
     here = tl.program_id(0)
     row = (first + here).to(tl.int64)
     d = tl.arange(0, BLOCK)
@@ -273,7 +273,7 @@ def child_gradient(
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     acc = _product(d_inner, row, weight, column, column_inside, acc, E, E, 2 * D, BK, METHOD, row_inside)
     both = row_inside[:, None] & column_inside[None, :]
-    # σ(z) and σ(h) lie side by side, as l and r do.
+    # σ(z) and σ(h) are adjacent, like l and r.
     gate = tl.load(opened + row[:, None] * 3 * D + column[None, :], mask=both, other=0.0)
     p = tl.load(d_total + row[:, None] * D + (column % D)[None, :], mask=both, other=0.0)
     tl.store(out + here.to(tl.int64)[:, None] * 2 * D + column[None, :], acc + gate * p, mask=both)

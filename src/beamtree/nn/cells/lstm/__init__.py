@@ -82,7 +82,7 @@ class TreeLSTMFunction(CellFunction):
         mask: Float[Tensor, "*nodes mask"] | None = None,
     ) -> Float[Tensor, "*nodes state"]:
         weight, bias = self.weights
-        # Not nested functions, which run-time checks of types would decorate anew at each call.
+        # Not nested functions, which run-time type checking would decorate again at each call.
         gates = partial(F.linear, weight=weight, bias=bias)
         return compose(left, right, gates, partial(apply_mask, mask=mask))
 

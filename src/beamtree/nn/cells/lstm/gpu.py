@@ -1,4 +1,4 @@
-"""The Tree-LSTM on a GPU: its new nodes in two kernels, the gradient of a level in two."""
+"""The Tree-LSTM on a GPU: two kernels compose new nodes, and two compute the gradient of a level."""
 
 from collections.abc import Sequence
 

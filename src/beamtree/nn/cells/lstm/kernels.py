@@ -1,9 +1,9 @@
-"""The Triton kernels of the Tree-LSTM, in search and in backward.
+"""The Triton kernels of the Tree-LSTM, for the search and the backward pass.
 
     expand         the five gates, [h_l; h_r] W + b, in tiles (`beamtree.nn.engine.gpu.kernels.cells`)
     remember       the new memory and state, and its logit, a program for each new node
     remember_level the same for the nodes of a level
-    into_memory    backward through the memory and the gates, the nodes of a level
+    into_memory    the gradient through the memory and the gates, for the nodes of a level
 
 The equations are those of `beamtree.nn.cells.lstm.TreeLSTMAdjoint`.
 """
@@ -96,9 +96,9 @@ def into_memory(
         c_left = tl.load(states + left * S + D + d, mask=inside, other=0.0)
         c_right = tl.load(states + right * S + D + d, mask=inside, other=0.0)
         c = _tanh(f_left * c_left + f_right * c_right + i * u * keep)
-        number = tl.load(ids + row)
-        d_h = tl.load(gradient + number * S + d, mask=inside, other=0.0)
-        d_c = tl.load(gradient + number * S + D + d, mask=inside, other=0.0) + d_h * o * (1 - c * c)
+        node = tl.load(ids + row)
+        d_h = tl.load(gradient + node * S + d, mask=inside, other=0.0)
+        d_c = tl.load(gradient + node * S + D + d, mask=inside, other=0.0) + d_h * o * (1 - c * c)
         tl.store(own, d_c * i * (1 - i) * u * keep, mask=inside)
         tl.store(own + D, d_c * f_left * (1 - f_left) * c_left, mask=inside)
         tl.store(own + 2 * D, d_c * f_right * (1 - f_right) * c_right, mask=inside)

@@ -1,8 +1,8 @@
 """The reference engine: the paper's Algorithm 2, batched, in plain differentiable PyTorch.
 
-Every step composes and scores all candidates of all beams, as the paper writes it: K·N²/2 cells, all kept for
-backward. Where the scorer reads children, every step scores all candidates and composes the one that each kept beam
-chose. The other engines are held to it, outputs and gradients.
+Every step composes and scores all candidates of all beams, as in the paper: K·N²/2 cells, all saved for the backward
+pass. If the scorer reads children, every step scores all candidates and composes the one that each kept beam chose. The
+outputs and gradients of the other engines are tested against this engine.
 """
 
 import torch
@@ -23,7 +23,7 @@ def encode(request: Request) -> Chart:
     H = request.leaves.unsqueeze(1).expand(B, K, N, S)  # each beam's sequence of states
     bounds = torch.arange(N + 1, device=H.device).expand(B, K, N + 1)  # element i covers bounds[i] to bounds[i+1]
     scores = request.start_scores()  # (B, K)
-    forests = bounds.new_zeros(B, K)  # names what a beam has built, see duplicates.py
+    forests = bounds.new_zeros(B, K)  # hash of what a beam has built, see duplicates.py
     history, noise, all_active = BeamHistory(request), Noise(request), request.active
 
     for step in range(request.steps):
@@ -60,7 +60,7 @@ def encode(request: Request) -> Chart:
                 chosen = parents[batch, source]  # (B, K, n−1, S)
             new_H = replace(kept, chosen, choice)
 
-        # Finished samples only lose a padded element on the right.
+        # A finished sample only drops a padded element on the right.
         active = all_active[:, step, None]  # (B, 1)
         history.add(
             source.where(active, torch.arange(K, device=H.device)),
@@ -73,7 +73,7 @@ def encode(request: Request) -> Chart:
         forests = new_forests.gather(1, order).where(active, forests)
         scores = new_scores.where(active, scores)
 
-    if N > 1:  # the last merge is no choice and adds no score
+    if N > 1:  # the last merge has no alternative and adds no score
         history.add_last(compose(request, H, bounds).squeeze(2), bounds[:, :, ::2])
     return history.chart(scores)
 
@@ -81,7 +81,7 @@ def encode(request: Request) -> Chart:
 def compose(
     request: Request, H: Float[Tensor, "B K n S"], bounds: Int[Tensor, "B K n+1"]
 ) -> Float[Tensor, "B K n-1 S"]:
-    """The candidate parents of all neighbours."""
+    """The candidate parents of all pairs of neighbours."""
     mask = None
     if request.dropout:
         sample = torch.arange(len(H), device=H.device).view(-1, 1, 1).expand_as(bounds[:, :, 1:])
@@ -107,12 +107,12 @@ def compose_at(
 def log_probabilities(
     request: Request, parents: Float[Tensor, "B K m S"], step: int | Int[Tensor, ""]
 ) -> Float[Tensor, "B K m"]:
-    """Log-softmax of the scorer over the candidates that are there."""
+    """Log-softmax of the scorer's logits over the candidates that exist."""
     return normalise(request, request.score(parents), step)
 
 
 def normalise(request: Request, logits: Float[Tensor, "B K m"], step: int | Int[Tensor, ""]) -> Float[Tensor, "B K m"]:
-    """Log-softmax over the candidates that are there. (A finished sample keeps one, unused.)"""
+    """Log-softmax over the candidates that exist. (A finished sample keeps one, which is not used.)"""
     left = (request.lengths - 1 - step).clamp(min=1).view(-1, 1, 1)  # (B, 1, 1)
     absent = torch.arange(logits.shape[2], device=logits.device) >= left
     return logits.masked_fill(absent, -torch.inf).log_softmax(-1)
@@ -121,7 +121,7 @@ def normalise(request: Request, logits: Float[Tensor, "B K m"], step: int | Int[
 def replace(
     H: Float[Tensor, "*beams n S"], parents: Float[Tensor, "*beams m S"], choice: Int[Tensor, "*beams"]
 ) -> Float[Tensor, "*beams n-1 S"]:
-    """The sequence with elements `choice` and `choice` + 1 replaced by their parent, among m = n−1 or alone."""
+    """The sequence with elements `choice` and `choice` + 1 replaced by their parent. m is n−1 (all parents) or 1."""
     here = torch.arange(H.shape[-2] - 1, device=H.device)  # (n−1,)
     choice = choice.unsqueeze(-1)
     kept = H[..., :-1, :].where((here < choice).unsqueeze(-1), H[..., 1:, :])
@@ -129,7 +129,7 @@ def replace(
 
 
 def shorten(bounds: Int[Tensor, "B K w"], choice: Int[Tensor, "B K"]) -> Int[Tensor, "B K w-1"]:
-    """The bounds after the merge: the one between the two children goes."""
+    """The bounds after the merge, without the one between the two children."""
     here = torch.arange(bounds.shape[-1] - 1, device=bounds.device)
     return bounds[..., :-1].where(here <= choice.unsqueeze(-1), bounds[..., 1:])
 
@@ -149,7 +149,7 @@ def onesoft(
     if request.soft == "paper":  # mix the updated sequences
         best = topk.onesoft_topk(scores, K, replace(H, parents, choice))
         return best, best.payloads[0]
-    # The published code mixes choices, parents and old states apart, and then updates.
+    # The published code mixes choices, parents and old states separately, and then updates.
     s = torch.nn.functional.one_hot(choice, parents.shape[2]).to(H.dtype)  # (B, K·J, n−1)
     best = topk.onesoft_topk(scores, K, s, parents, H)
     s, parents, H = best.payloads
@@ -158,12 +158,12 @@ def onesoft(
 
 
 class BeamHistory:
-    """What each beam did, step by step: its actions, and the state and span of the node each of them made."""
+    """The actions of each beam, and the state and span of the node that each action created."""
 
     def __init__(self, request: Request) -> None:
         B = len(request.leaves)
         self.request = request
-        self.rows = [request.leaves.flatten(0, 1)]  # states, put together into the chart's store
+        self.rows = [request.leaves.flatten(0, 1)]  # states, concatenated into the chart's store
         empty = torch.zeros(B, request.beam_size, 0, dtype=torch.long, device=request.leaves.device)
         self.actions, self.nodes, self.spans = empty, empty, empty.unsqueeze(-1).expand(-1, -1, -1, 2)
 
@@ -188,7 +188,7 @@ class BeamHistory:
         return Chart(torch.cat(self.rows), scores, self.actions, self.nodes, self.spans)
 
     def _store(self, states: Float[Tensor, "B K S"]) -> Int[Tensor, "B K"]:
-        """Row numbers of newly kept states."""
+        """Append states to the store, and return their rows."""
         B, K, _ = states.shape
         used = self.request.leaves.shape[0] * self.request.leaves.shape[1] + (len(self.rows) - 1) * B * K
         self.rows.append(states.flatten(0, 1))

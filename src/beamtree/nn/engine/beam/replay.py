@@ -1,13 +1,13 @@
 """Replay: the gradient of a beam search, over the nodes that survived it.
 
-Only nodes on the lineages of the final beams matter: those that were chosen, and the candidates beside them, which have
-a part in the scores. Their children's states are known from the search, so nothing is kept but the states themselves,
-and backward replays them as a `Forest`. Memory is O(K·N·S).
+Only nodes on the lineages of the final beams have a gradient: those that were chosen, and the other candidates, which
+affect the scores. Their children's states are known from the search, so only states are saved, and the backward pass
+replays them as a `Forest`. Memory is O(K·N·S).
 
-Where the scorer reads children, candidates that nobody chose have no state. They are pairs of nodes that were chosen,
-and pass the gradient of their logits to both, all of them before the levels begin.
+If the scorer reads children, candidates that no beam chose have no state. They are pairs of chosen nodes, and pass the
+gradient of their logits to both children before the replay by levels starts.
 
-Cells and scorers that are known only as modules are called under autograd in forward, on the same nodes.
+Cells and scorers that are only available as modules are called under autograd in the forward pass, on the same nodes.
 """
 
 import itertools
@@ -43,7 +43,7 @@ from beamtree.nn.function import first_order, save
 
 
 def encode(request: Request) -> Chart:
-    """Search, and replay where a gradient is wanted."""
+    """Search, and replay if a gradient is required."""
     trace = search(request)
     history = look_back(trace, request.wants_gradient())
     lineages = history.lineages
@@ -59,36 +59,36 @@ def encode(request: Request) -> Chart:
 
 
 class FinalBeams(NamedTuple):
-    """What a search says of its final beams: the lineages, the candidates that stood on them, and their part in the
-    scores. The last two are None where no gradient is wanted, or where duplicates are merged."""
+    """The final beams of a search: their lineages, the candidates on each lineage, and the coefficients of the
+    candidates in the scores. The last two are None if no gradient is required, or if duplicates are merged."""
 
     lineages: Lineages
-    candidates: Int[Tensor, "B K C"] | None = None  # the absent node where there is none
-    coefficients: Float[Tensor, "B K C"] | None = None  # 0 there
+    candidates: Int[Tensor, "B K C"] | None = None  # padded with the absent node
+    coefficients: Float[Tensor, "B K C"] | None = None  # 0 for padding
 
 
 def look_back(trace: Trace, gradient: bool) -> FinalBeams:
-    """The shapes of everything here follow from those of the request alone."""
+    """All shapes depend on the shapes of the request only, so that this can be captured."""
     pool, lineages = trace.pool, trace_back(trace)
     if not gradient or pool.request.duplicates == "merge":
         return FinalBeams(lineages)
     with torch.no_grad():
         exists = trace.scores.isfinite()[..., None]  # (B, K, 1)
-        standing = candidates(pool, lineages).where(exists, pool.absent)  # (B, K, C)
-        return FinalBeams(lineages, standing, coefficients(pool, lineages).where(standing != pool.absent, 0))
+        on_lineage = candidates(pool, lineages).where(exists, pool.absent)  # (B, K, C)
+        return FinalBeams(lineages, on_lineage, coefficients(pool, lineages).where(on_lineage != pool.absent, 0))
 
 
 class ReplayPlan(NamedTuple):
-    """The nodes to replay: as a forest, candidates that were not chosen have no parents. The logits are those of all
-    rows of the store, or else those of `pairs`."""
+    """The nodes to replay, as a forest in which candidates that were not chosen have no parents. The logits belong to
+    all rows of the store, or to `pairs` if these are given."""
 
     forest: Forest
     states: Float[Tensor, "R S"]  # of the forest's nodes, from the search
     scores: Float[Tensor, "B K"]
-    score_gradient: Callable[..., Tensor]  # from the gradient of the scores to that of the logits …
-    score_tensors: tuple[Tensor | None, ...]  # … with these further arguments
+    score_gradient: Callable[..., Tensor]  # maps the gradient of the scores to that of the logits …
+    score_tensors: tuple[Tensor | None, ...]  # … given these further arguments
     row: Int[Tensor, "P"]  # the row of each node of the pool
-    pairs: Int[Tensor, "Q 2"] | None = None  # rows of the children of all candidates, where the scorer reads those
+    pairs: Int[Tensor, "Q 2"] | None = None  # rows of all candidates' children, if the scorer reads children
 
 
 @torch.no_grad()
@@ -117,31 +117,31 @@ def make_plan(trace: Trace, history: FinalBeams) -> ReplayPlan:
 
 
 class Needed(NamedTuple):
-    """The nodes that have a gradient, besides the leaves, in the order of the store."""
+    """The nodes with a gradient, except the leaves, in the order of the store."""
 
     ids: Int[Tensor, "R"]
     levels: list[int]
-    row: Int[Tensor, "P"]  # of each node of the pool; the absent node is a leaf, whose logit is −inf too
-    scored: Int[Tensor, "Q"] | None  # the absent node and all candidates, where these have no rows of their own
+    row: Int[Tensor, "P"]  # of each node of the pool; the absent node maps to a leaf, whose logit is −inf too
+    scored: Int[Tensor, "Q"] | None  # the absent node and all candidates, if these have no rows in the store
 
 
 def needed(trace: Trace, history: FinalBeams) -> Needed:
     pool = trace.pool
     B, N, _ = pool.request.leaves.shape
     size, leaves = len(pool.states), B * N
-    if history.candidates is None:  # every beam that was merged has a part in the scores: keep all
-        standing = pool.logits.isfinite()
-        chosen = mark(pool, pool.children[standing], trace.roots)
+    if history.candidates is None:  # every merged beam affects the scores: keep all
+        is_candidate = pool.logits.isfinite()
+        chosen = mark(pool, pool.children[is_candidate], trace.roots)
     else:
-        standing = mark(pool, history.candidates)
+        is_candidate = mark(pool, history.candidates)
         exists = trace.scores.isfinite()[..., None]
         chosen = mark(pool, history.lineages.node.where(exists, pool.absent), trace.roots)
     scored = None
     if pool.request.scores_children:
-        standing[pool.absent :] = True
-        scored = standing.nonzero().squeeze(1)
-        standing = torch.zeros_like(standing)
-    beside = (standing & ~chosen).nonzero().squeeze(1)
+        is_candidate[pool.absent :] = True
+        scored = is_candidate.nonzero().squeeze(1)
+        is_candidate = torch.zeros_like(is_candidate)
+    beside = (is_candidate & ~chosen).nonzero().squeeze(1)
     chosen_ids, sizes = by_height(pool, chosen.nonzero().squeeze(1))
     ids = torch.cat((beside, chosen_ids))  # (R,)
     row = torch.zeros(size, dtype=torch.long, device=ids.device)
@@ -151,24 +151,24 @@ def needed(trace: Trace, history: FinalBeams) -> Needed:
 
 
 def mark(pool: Pool, *ids: Int[Tensor, "..."]) -> Bool[Tensor, "P"]:
-    """Which nodes these are; leaves and the absent node do not count."""
+    """Mask of these nodes, without leaves and the absent node."""
     marks = torch.zeros(len(pool.states), dtype=torch.bool, device=pool.states.device)
     for some in ids:
         marks.index_fill_(0, some.flatten(), True)
     marks[: pool.request.leaves.shape[0] * pool.request.leaves.shape[1]] = False
-    marks[pool.absent :] = False  # of a slice: a single element would be copied from the host, which no graph can
+    marks[pool.absent :] = False  # a slice: assigning to one element would copy from the host, which cannot be captured
     return marks
 
 
 def by_height(pool: Pool, ids: Int[Tensor, "n"]) -> tuple[Int[Tensor, "n"], list[int]]:
-    """These nodes, lowest first, and how many have each height."""
+    """These nodes, lowest first, and the number of nodes of each height."""
     heights = height_of(pool.children, ids) if pool.heights is None else pool.heights[ids]
     order = heights.argsort(stable=True)
     return ids[order], heights.bincount().tolist()[1:]
 
 
 def height_of(children: Int[Tensor, "P 2"], ids: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
-    """The height of each of these nodes, among which are all their descendants but leaves."""
+    """The height of each of these nodes, which must include all their descendants except leaves."""
     height = torch.zeros(len(children), dtype=torch.long, device=children.device)
     left, right = children[ids].unbind(1)
     while True:
@@ -180,7 +180,7 @@ def height_of(children: Int[Tensor, "P 2"], ids: Int[Tensor, "n"]) -> Int[Tensor
 
 @dataclass(frozen=True)
 class Functions(Composite):
-    """What is computed again in backward."""
+    """The functions that the backward pass recomputes."""
 
     cell: CellFunction
     scorer: ScorerFunction
@@ -188,7 +188,7 @@ class Functions(Composite):
 
     @classmethod
     def of(cls, request: Request) -> "Functions":
-        """Those of a functional request, without weights, which come from autograd."""
+        """Those of a functional request, without weights, which autograd provides."""
         assert isinstance(request.cell, CellFunction)
         assert isinstance(request.scorer, ScorerFunction)
         return cls(request.cell.unbound, request.scorer.unbound, request.dropout)
@@ -219,10 +219,10 @@ class Replay(torch.autograd.Function):
         store, children, spans, pairs, *score_tensors = kept
         bound = ctx.functions.bind(inputs[1:])
         cell, scorer, dropout = bound.cell, bound.scorer, bound.dropout
-        gradient = store_gradient.clone()  # of every state, complete once all its parents were pulled back
+        gradient = store_gradient.clone()  # of every state; complete once all its parents are processed
         weight_gradients = [torch.zeros_like(weight) for weight in cell.weights]
 
-        # The scores reach the states of all candidates, or of their children, through the scorer.
+        # The scores depend on the states of all candidates, or of their children, through the scorer.
         logits = len(store) if pairs is None else len(pairs)
         logit_gradient = ctx.score_gradient(score_gradient, logits, *score_tensors).to(store.dtype)
         with ctx.autocast.again():
@@ -239,7 +239,7 @@ class Replay(torch.autograd.Function):
 def replay_by_autograd(
     request: Request, plan: ReplayPlan, leaves: Float[Tensor, "L S"]
 ) -> tuple[Float[Tensor, "R S"], Float[Tensor, "B K"]]:
-    """The same as `Replay`, with the modules called in forward."""
+    """The same as `Replay`, but with the modules called under autograd in the forward pass."""
     store = compose(request.cell, request.dropout, plan.forest, leaves)
     logits = request.score(store if plan.pairs is None else take(store, plan.pairs))
     scores: Tensor = LinearScores.apply(plan.score_gradient, plan.scores, logits, *plan.score_tensors)

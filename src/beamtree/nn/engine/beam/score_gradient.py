@@ -1,20 +1,20 @@
 """The gradient of a beam's score, without the history of its candidates.
 
-A lineage's score is Σ_t (ℓ(c_t) − Z_t): the logit of the chosen candidate less the log-normaliser over all that were
-there. A candidate c is there from its birth to its death, so
+A lineage's score is Σ_t (ℓ(c_t) − Z_t): the logit of the chosen candidate minus the log-normaliser over all candidates
+of the step. A candidate c exists from the step that added it to the step that removed it, so
 
-    ∂ score / ∂ ℓ(c) = [c was chosen] − exp ℓ(c) · Σ_{t = birth … death} exp(−Z_t) ,
+    ∂ score / ∂ ℓ(c) = [c was chosen] − exp ℓ(c) · Σ_{t = added … removed} exp(−Z_t) ,
 
-and births, deaths and Z_t are all that must be kept: O(N) numbers where the candidates of all steps are O(N²).
+and only these steps and Z_t must be saved: O(N) values, while the candidates of all steps are O(N²).
 
-The sum over an interval is not taken as a difference of running sums: where Z falls by more than some 30 nats along a
-lineage, the difference of two float64 has no right digit left. Sums over dyadic blocks have no such cancellation: an
-interval is put together from at most two blocks of each size, in log space. That is log N operations on O(K·N) numbers.
+The sum over an interval is not computed as a difference of running sums: if Z falls by more than about 30 nats along a
+lineage, the difference of two float64 values has no correct digit. Sums over dyadic blocks avoid this cancellation: an
+interval consists of at most two blocks of each size, added in log space. This takes log N operations on O(K·N) values.
 
-Where duplicates are merged, a beam has more than one lineage and none of this holds; `merged` then computes the scores
-again under autograd, at the price of O(K·N²) numbers (not vectors).
+If duplicates are merged, a beam has more than one lineage, and the formula does not apply. `merged` then recomputes the
+scores under autograd, at a cost of O(K·N²) scalars.
 
-From the logits the gradient goes on to the scorer and to what it has read, parents or children: at the end of the file.
+The end of this file passes the gradient of the logits to the scorer and to the states it reads, parents or children.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ def linear(
     candidates: Int[Tensor, "B K C"],
     coefficients: Float[Tensor, "B K C"],
 ) -> Float[Tensor, "size"]:
-    """From the gradient of the scores to that of all logits, given the rows of the candidates on each lineage."""
+    """The gradient of all logits, given that of the scores and the rows of the candidates on each lineage."""
     parts = coefficients * gradient.unsqueeze(-1)
     return parts.new_zeros(size).index_add_(0, candidates.flatten(), parts.flatten())
 
@@ -52,18 +52,18 @@ def merged(
     active: Bool[Tensor, "B T"],
     *fields: Any,
 ) -> Float[Tensor, "size"]:
-    """The same for merged beams, given what each step chose from: the fields of its `Choice`, step after step."""
+    """The same for merged beams, given the fields of each step's `Choice`, concatenated over the steps."""
     width = len(Choice._fields)
     choices = [Choice(*fields[i : i + width]) for i in range(0, len(fields), width)]
     logits = logits.detach().requires_grad_()
     if not choices:
         return torch.zeros_like(logits)
     with torch.enable_grad():
-        scores = scores_again(logits, gradient, active, choices, "merge")
+        scores = recompute_scores(logits, gradient, active, choices, "merge")
     return torch.autograd.grad(scores, logits, gradient)[0]
 
 
-def scores_again(
+def recompute_scores(
     logits: Float[Tensor, "size"],
     like: Float[Tensor, "B K"],
     active: Bool[Tensor, "B T"],
@@ -83,8 +83,7 @@ def scores_again(
 
 
 def candidates(pool: Pool, lineages: Lineages) -> Int[Tensor, "B K C"]:
-    """Numbers of all candidates that ever stood on a lineage: the first ones, then those of each step.
-    C = (N−1) + 2T."""
+    """Ids of all candidates on each lineage: the first ones, then those added by each step. C = (N−1) + 2T."""
     B, K = lineages.action.shape[:2]
     N, M = pool.request.leaves.shape[1], pool.request.candidates
     first = torch.arange(B * N, B * (N + M), device=lineages.added.device).view(B, 1, M)
@@ -100,17 +99,17 @@ def coefficients(pool: Pool, lineages: Lineages) -> Float[Tensor, "B K C"]:
     logits = pool.logits[candidates(pool, lineages)]  # (B, K, C)
     removed = places(pool, lineages.removed)  # (B, K, T, 3)
     step = torch.arange(T, device=removed.device)
-    # A candidate that never died (the root) was born after the last choice and stood in none.
-    death = removed.new_full((B, K, C + 1), -1)  # the last place takes what is absent
-    death.scatter_(2, removed.flatten(2), step.view(1, 1, T, 1).expand_as(removed).flatten(2))
+    # The only candidate that is never removed, the root, is added after the last choice and takes part in none.
+    removed_at = removed.new_full((B, K, C + 1), -1)  # the last column is for absent candidates
+    removed_at.scatter_(2, removed.flatten(2), step.view(1, 1, T, 1).expand_as(removed).flatten(2))
     chosen = logits.new_zeros(B, K, C + 1).scatter_(2, removed[..., 1], 1)
-    birth = torch.cat((step.new_zeros(M), (step + 1).repeat_interleave(2))).expand(B, K, C)
-    log_sum = interval_logsumexp(-lineages.normaliser, birth, death[..., :C] + 1)
+    added_at = torch.cat((step.new_zeros(M), (step + 1).repeat_interleave(2))).expand(B, K, C)
+    log_sum = interval_logsumexp(-lineages.normaliser, added_at, removed_at[..., :C] + 1)
     return chosen[..., :C] - (logits + log_sum).exp()
 
 
 def places(pool: Pool, ids: Int[Tensor, "B *shape"]) -> Int[Tensor, "B *shape"]:
-    """Where in `candidates` a node stands. Numbers run over samples, and later over steps, beams and sides."""
+    """The index of a node in `candidates`. The first ids are ordered by sample; later ones by step, beam and side."""
     B, N, _ = pool.request.leaves.shape
     M, K, T = pool.request.candidates, pool.request.beam_size, pool.request.steps
     sample = torch.arange(B, device=ids.device).view(B, *(1 for _ in ids.shape[1:]))
@@ -123,11 +122,11 @@ def places(pool: Pool, ids: Int[Tensor, "B *shape"]) -> Int[Tensor, "B *shape"]:
 def interval_logsumexp(
     x: Float[Tensor, "*batch T"], low: Int[Tensor, "*batch C"], high: Int[Tensor, "*batch C"]
 ) -> Float[Tensor, "*batch C"]:
-    """log Σ exp x[t] over low ≤ t < high; −inf where that is empty."""
+    """log Σ exp x[t] over low ≤ t < high; −inf if that interval is empty."""
     total = torch.full(low.shape, -torch.inf, dtype=x.dtype, device=x.device)
     size = x.shape[-1]
     while size > 0:
-        # Blocks of this size that stick out of a pair at either end; the rest are pairs, blocks of the next size.
+        # Add the unpaired blocks of this size at either end; the rest are pairs, which are blocks of the next size.
         some = low < high
         first = x.gather(-1, low.clamp(max=size - 1)).where(some & (low % 2 == 1), -torch.inf)
         last = x.gather(-1, (high - 1).clamp(min=0)).where(some & (high % 2 == 1), -torch.inf)
@@ -145,7 +144,7 @@ def from_parents(
     store: Float[Tensor, "R S"],
     gradient: Float[Tensor, "R S"],
 ) -> tuple[Tensor, ...]:
-    """From the logits to the states they were read from, added to `gradient`, and to the scorer's weights."""
+    """Add the gradient of the scored states to `gradient`, and return that of the scorer's weights."""
     gradient[:, : scorer.width].addr_(logit_gradient, scorer.weights[0].squeeze(0).to(store.dtype))
     return scorer.weight_gradients(store, logit_gradient)
 
@@ -157,7 +156,7 @@ def from_children(
     store: Float[Tensor, "R S"],
     gradient: Float[Tensor, "R S"],
 ) -> tuple[Tensor, ...]:
-    """The same where each logit was read from two states. What the scorer had inside is computed again."""
+    """The same for a scorer that reads two states. Its inner activations are recomputed."""
     weight_gradients = tuple(torch.zeros_like(weight) for weight in scorer.weights)
     size = batch_size(store.device)
     for part, above in zip(pairs.split(size), logit_gradient.split(size), strict=True):
@@ -169,7 +168,7 @@ def from_children(
 
 
 class LinearScores(torch.autograd.Function):
-    """logits → scores, with values taken from the search."""
+    """logits → scores. The values are those of the search."""
 
     @staticmethod
     def forward(

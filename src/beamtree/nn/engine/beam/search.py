@@ -1,16 +1,16 @@
 """Search: beam search over easy-first composition, without gradients.
 
-A merge changes only the two candidates that touch the new node. So every node is composed once and kept in an
-append-only pool, and a beam is integers: the row of the candidates it may choose from. The pool holds
+A merge changes only the two candidates next to the new node. So every node is composed once and kept in an append-only
+pool, and a beam is a row of integers: the ids of the candidates it may choose from. The pool holds
 
     B·N leaves | B·(N−1) first candidates | for each step, two new candidates for each beam (B·K·2) | the absent node
 
-A step ranks the candidates, keeps the best continuations, shifts the rows of numbers and composes the two new
-candidates of each kept beam: N−1 + 2K(N−2) cells a sample in all. Every step has the same shapes and never waits for
-a result on the host.
+A step ranks the candidates, keeps the best continuations, shifts the rows of ids and composes the two new candidates of
+each kept beam: N−1 + 2K(N−2) cells per sample in total. Every step has the same shapes, and none synchronises with the
+host.
 
-Where the scorer reads children, new candidates are only scored, and it is the one chosen candidate of each kept beam
-that a step composes, unless another beam has chosen it before: K(N−1) cells a sample at most.
+If the scorer reads children, new candidates are only scored. A step then composes the chosen candidate of each kept
+beam, unless another beam has chosen it before: at most K(N−1) cells per sample.
 """
 
 from collections.abc import Iterable
@@ -31,13 +31,13 @@ class Step(NamedTuple):
 
     source: Int[Tensor, "*T B K"]  # the beam it continues
     action: Int[Tensor, "*T B K"]  # the position of the merge
-    removed: Int[Tensor, "*T B K 3"]  # candidates that left: left neighbour, the chosen one, right neighbour
+    removed: Int[Tensor, "*T B K 3"]  # removed candidates: left neighbour, the chosen one, right neighbour
     added: Int[Tensor, "*T B K 2"]  # the new candidates left and right of the new node
-    normaliser: Float[Tensor, "*T B K"]  # log Σ exp over the candidates it chose from; +inf where nothing happened
+    normaliser: Float[Tensor, "*T B K"]  # log Σ exp over the candidates it chose from; +inf if nothing changed
 
 
 class Choice(NamedTuple):
-    """What a step chose from, and what it chose: enough to compute its scores again."""
+    """The alternatives of a step and its choice, which suffice to recompute its scores."""
 
     rows: Int[Tensor, "B K W"]
     columns: Int[Tensor, "B K J"]
@@ -49,10 +49,10 @@ class Trace(NamedTuple):
     """A finished search."""
 
     pool: Pool
-    steps: Step  # of all steps: every field has one more axis, T, in front
-    choices: list[Choice]  # only where duplicates are merged
+    steps: Step  # all steps: every field has a leading axis T
+    choices: list[Choice]  # only if duplicates are merged
     scores: Float[Tensor, "B K"]
-    roots: Int[Tensor, "B K"]  # numbers of the last nodes
+    roots: Int[Tensor, "B K"]  # ids of the last nodes
 
 
 def search(request: Request) -> Trace:
@@ -62,14 +62,14 @@ def search(request: Request) -> Trace:
 
 @torch.inference_mode()
 def run(pool: Pool) -> Trace:
-    """The search itself. In inference mode an operation costs an eighth less; what backward must save of its results is
-    in the pool, which was made outside, or has to be copied."""
+    """The search itself. Operations are an eighth faster in inference mode. Results saved for the backward pass must be
+    in the pool, which is allocated outside, or be copied."""
     request, K = pool.request, pool.request.beam_size
     rows = first_rows(pool)  # (B, K, M+2)
     scores, forests = request.start_scores(), None
     noise, all_active = Noise(request), request.active.unsqueeze(1).unbind(2)
     steps, choices = [], []
-    log_ps, moving = [], []  # of all steps: what the normalisers are computed from, all at once
+    log_ps, moving = [], []  # of all steps; the normalisers are computed from them in one batch
     for number, active in enumerate(all_active):  # (B, 1)
         candidate_noise, beam_noise = noise.at(number)
         proposal = propose(pool, rows, scores, forests, candidate_noise)
@@ -85,7 +85,7 @@ def run(pool: Pool) -> Trace:
         moving.append(shift.moving)
         scores = shift.scores.where(active, scores)
         forests = proposal.keep_forests(order, active, forests)
-    pool.compose_chosen(rows[..., 1])  # all that is left
+    pool.compose_chosen(rows[..., 1])  # the only candidates left
     last = roots(pool, rows)
     triple = last.unsqueeze(2).expand(-1, -1, 3)
     shapes = (last, last, triple, triple[..., :2])
@@ -96,20 +96,20 @@ def run(pool: Pool) -> Trace:
 
 
 def stack(values: list[Tensor], like: Shaped[Tensor, "B *rest"]) -> Shaped[Tensor, "T B *rest"]:
-    """The values of all steps; `like` has the shape of one, for the case that there is none."""
+    """Stack the values of all steps. `like` has the shape of one step, in case there is none."""
     return torch.stack(values) if values else like.unsqueeze(0)[:0]
 
 
 def copies(steps: Iterable[Iterable[Tensor | None]]) -> list[Tensor | None]:
-    """All fields of all steps, fit to be saved for backward."""
+    """All fields of all steps; inference tensors are cloned, so that they can be saved for the backward pass."""
     return [field.clone() if field is not None and field.is_inference() else field for step in steps for field in step]
 
 
 def first_rows(pool: Pool) -> Int[Tensor, "B K W"]:
-    """Every beam begins with the candidates of the leaves."""
+    """The initial row of every beam: the candidates over the leaves."""
     B, N, _ = pool.request.leaves.shape
     leaves = torch.arange(B * N, device=pool.states.device).view(B, N)
-    # A sample of one leaf gets a candidate that nobody takes, so that no row is ever empty.
+    # A sample of one leaf gets a candidate that is never chosen, so that no row is empty.
     present = leaves[:, :-1] % N < (pool.request.lengths.unsqueeze(1) - 1).clamp(min=1)
     row = pool.compose(torch.stack((leaves[:, :-1], leaves[:, 1:]), dim=2), present)  # (B, M)
     return pool.row(row).unsqueeze(1).expand(-1, pool.request.beam_size, -1)
@@ -128,12 +128,12 @@ class Proposal(NamedTuple):
     columns: Int[Tensor, "B K J"]  # where in its row each beam may merge
     log_p: Float[Tensor, "B K J"]
     scores: Float[Tensor, "B KJ"]
-    forests: Int[Tensor, "B KJ"] | None  # what each would have built, see duplicates.py; None where it is not asked
+    forests: Int[Tensor, "B KJ"] | None  # hash of what each would build, see duplicates.py; None if not needed
 
     def keep_forests(
         self, order: Int[Tensor, "B K"], active: Bool[Tensor, "B 1"], forests: Int[Tensor, "B K"] | None
     ) -> Int[Tensor, "B K"] | None:
-        """The forests of the beams after these continuations were kept."""
+        """The forests of the beams after keeping these continuations."""
         if self.forests is None:
             return None
         new = self.forests.gather(1, order)
@@ -164,7 +164,7 @@ def propose(
 
 
 class Shift(NamedTuple):
-    """Kept continuations under way: rows without the merged pairs, and the pairs to compose for them."""
+    """Kept continuations in progress: rows without the removed candidates, and the pairs to compose."""
 
     source: Int[Tensor, "B k"]
     action: Int[Tensor, "B k"]
@@ -184,14 +184,14 @@ def shift_rows(
     order: Int[Tensor, "B k"],
     active: Bool[Tensor, "B 1"],
 ) -> Shift:
-    """Carry out kept continuations. Where a sample is finished or a beam empty, nothing changes."""
+    """Apply the kept continuations. Finished samples and empty beams do not change."""
     W, J = rows.shape[2], proposal.columns.shape[2]
     scores = proposal.scores.gather(1, order)  # (B, k)
     moving = active & (scores > -torch.inf)
     source = (order // J).where(active, pool.ids[: order.shape[1]])
     column = proposal.columns.flatten(1).gather(1, order).where(moving, W).unsqueeze(2)  # W: right of everything
     rows = rows.gather(1, source.unsqueeze(2).expand(-1, -1, W))  # (B, k, W)
-    # `narrow` and `select` do what brackets do, in less time, which counts here.
+    # `narrow` and `select` are faster than indexing, which matters here.
     action, here = column - 1, pool.ids.narrow(0, 0, W - 1)
     around = (action + here.narrow(0, 0, 3)).clamp_(max=W - 1)  # (B, k, 3)
     removed = rows.gather(2, around)

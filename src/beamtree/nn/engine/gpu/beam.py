@@ -1,4 +1,4 @@
-"""Beam search on the GPU: a search in a workspace, which belongs to the pass until its gradient was taken."""
+"""Beam search on the GPU: a search in a workspace, which the pass owns until its gradient was computed."""
 
 import torch
 
@@ -12,7 +12,7 @@ from beamtree.nn.engine.request import Request
 
 
 def encode(request: Request) -> Chart:
-    """As `beamtree.nn.engine.beam.replay.encode`, with a store of its own: the leaves, then the beams' nodes."""
+    """Same as `beamtree.nn.engine.beam.replay.encode`, with a store of the leaves, then the beams' nodes."""
     size = Size.of(request)
     key = ("beam", size)
     lease = CACHE.acquire(key, size.device, lambda: SearchWorkspace(BeamWorkspace(size, request), BeamGradient))

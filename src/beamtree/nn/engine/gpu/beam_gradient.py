@@ -1,4 +1,4 @@
-"""The gradient of a fused beam search: of its scores, then of the forest of nodes that survived."""
+"""The gradient of a fused beam search: through its scores, then through the forest of surviving nodes."""
 
 import torch
 from jaxtyping import Float
@@ -35,14 +35,14 @@ class BeamGradient(PaddedForest):
         return [*self.forest.totals, *self.scorer_gradients]
 
     def _through_scores(self) -> None:
-        """To the logits of all candidates, to the states they were read from, and to the scorer's weights."""
+        """Propagate to the logits of all candidates, the states they were computed from, and the scorer's weights."""
         self.forest.prepare()
         memory, (states, logits, *_) = self.memory, self.memory.tables
         found = linear(self.score_gradient, len(logits), memory.survivors.candidates, memory.survivors.coefficients)
         scorer, first = memory.request.scorer, memory.size.B * memory.size.N
         if isinstance(scorer, ParentScorerFunction):
             weights = from_parents(scorer, found, states, self.forest.gradient)
-        else:  # the leaves are no candidates; those that do not matter get zeros
+        else:  # leaves are not candidates; candidates without a coefficient get zeros
             assert isinstance(scorer, ScorerFunction)
             pairs = memory.tables.children[first:]
             weights = from_children(scorer, pairs, found[first:], states, self.forest.gradient)

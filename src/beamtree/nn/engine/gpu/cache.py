@@ -1,9 +1,9 @@
-"""The one owner of GPU buffers: a cache that lends a workspace to one pass at a time.
+"""The cache that owns all GPU workspaces. A workspace is used by one pass at a time.
 
-A workspace is buffers of one size, and the graphs that were captured with their addresses. A pass acquires one by an
-explicit key, and no other pass gets the same one until it is released: at the end of the call, or, where backward reads
-what forward left, after backward, or when autograd frees the pass. All idle workspaces keep to one budget for each
-device; the least recently used are evicted first.
+A workspace consists of buffers of one size and of the graphs that were captured with their addresses. A pass acquires
+one by an explicit key and owns it until it is released: at the end of the call or, if the backward pass reads it, after
+the backward pass or when autograd frees the pass. Idle workspaces share one memory budget per device; the least
+recently used are evicted first.
 """
 
 import threading
@@ -20,11 +20,11 @@ MAX_IDLE = 64  # workspaces: enough for all lengths of a training set and its de
 
 @runtime_checkable
 class Workspace(Protocol):
-    """What can be cached."""
+    """An object that can be cached."""
 
     @property
     def bytes(self) -> int:
-        """Of its large buffers, which may grow while it is in use."""
+        """The size of its large buffers, which may grow while it is in use."""
 
 
 W = TypeVar("W", bound=Workspace)
@@ -39,13 +39,13 @@ class IdleWorkspace(NamedTuple):
 
 
 class WorkspaceCache:
-    """Idle workspaces, to be acquired by key. Safe for threads, and for garbage collection at any moment."""
+    """Idle workspaces, acquired by key. Thread-safe, and safe for garbage collection at any moment."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[IdleWorkspace] = []  # the least recently used first
-        # The garbage collector may release a lease while this thread holds the lock. Appending to a deque needs none;
-        # the next call moves its entries to the idle ones.
+        # The garbage collector may release a lease while this thread holds the lock. Appending to a deque needs no
+        # lock; the next call moves its entries to the idle ones.
         self._released: deque[IdleWorkspace] = deque()
 
     def acquire(self, key: Hashable, device: torch.device, make: Callable[[], W]) -> "Lease[W]":
@@ -55,12 +55,12 @@ class WorkspaceCache:
             for index in reversed(range(len(self._idle))):
                 if self._idle[index].key == key:
                     return Lease(self, self._idle.pop(index))
-        with torch.inference_mode(False), torch.no_grad():  # training may use what inference made
+        with torch.inference_mode(False), torch.no_grad():  # training may use what inference allocated
             return Lease(self, IdleWorkspace(key, device, make()))
 
     @contextmanager
     def borrow(self, key: Hashable, device: torch.device, make: Callable[[], W]) -> Iterator[W]:
-        """A workspace for the time of a call."""
+        """Acquire a workspace during a call."""
         lease = self.acquire(key, device, make)
         try:
             yield lease.workspace
@@ -70,7 +70,7 @@ class WorkspaceCache:
     def release(self, entry: IdleWorkspace) -> None:
         """Called by leases."""
         self._released.append(entry)
-        if self._lock.acquire(blocking=False):  # else whoever holds it, or the next call, collects
+        if self._lock.acquire(blocking=False):  # otherwise the thread that holds it, or the next call, collects
             try:
                 self._collect()
             finally:
@@ -81,7 +81,7 @@ class WorkspaceCache:
         with self._lock:
             self._collect()
             idle, self._idle = self._idle, []
-        del idle  # outside of the lock: freeing a workspace may run anything
+        del idle  # outside of the lock: freeing a workspace may run arbitrary code
 
     def idle(self) -> list[Any]:
         """The workspaces that are not in use, the least recently used first."""
@@ -90,11 +90,11 @@ class WorkspaceCache:
             return [entry.workspace for entry in self._idle]
 
     def __len__(self) -> int:
-        """How many are not in use."""
+        """The number of workspaces that are not in use."""
         return len(self.idle())
 
     def _collect(self) -> None:
-        """Move what was released to the idle ones, and evict what is over the budget. The lock must be held."""
+        """Move released workspaces to the idle ones, and evict those over the budget. The lock must be held."""
         while self._released:
             entry = self._released.popleft()
             self._idle.append(entry)
@@ -109,7 +109,7 @@ class WorkspaceCache:
 
 
 class Lease(Generic[W]):
-    """A workspace that belongs to one pass, until it is released or nothing refers to the lease any more."""
+    """A workspace that one pass owns until it is released or the lease is garbage-collected."""
 
     def __init__(self, cache: WorkspaceCache, entry: IdleWorkspace) -> None:
         self._cache, self._entry = cache, entry
@@ -122,7 +122,7 @@ class Lease(Generic[W]):
         return workspace
 
     def release(self) -> None:
-        """Whatever the next pass writes there, this one no longer reads."""
+        """Return the workspace to the cache. This pass must not read it any more."""
         if self._entry is not None:
             entry, self._entry = self._entry, None  # type: ignore[assignment]
             self._cache.release(entry)

@@ -19,22 +19,22 @@ def stream_of(device: torch.device) -> int:
 
 @cache
 def multiprocessors(device: torch.device) -> int:
-    """How many there are; 1 where kernels run in the interpreter."""
+    """The number of multiprocessors; 1 where kernels run in the interpreter."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 @cache
 def _capturing_stream(device: torch.device) -> torch.cuda.Stream:
-    """One for each device: PyTorch's own capture stream is on the device that was used first."""
+    """One stream per device: PyTorch's own capture stream is on the device that was used first."""
     return torch.cuda.Stream(device)
 
 
 class Captured(Generic[T]):
-    """Launches that are made one by one the first time, which compiles the kernels, and captured the second time, so
-    that what runs only once costs no graph.
+    """A sequence of launches. The first run launches it directly, which compiles the kernels; the second run captures
+    it, so that a sequence that runs only once costs no graph.
 
-    They must read and write the same memory each time. What they return lies where the capture put it, and is
-    overwritten by the next run.
+    It must read and write the same memory each time. Its result is in the memory of the graph and is overwritten by the
+    next run.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -42,13 +42,13 @@ class Captured(Generic[T]):
         self.kept: tuple[torch.cuda.CUDAGraph, T] | None = None
 
     def run(self, launch: Callable[[], T]) -> T:
-        """Make the launches, or replay them. The caller's workspace belongs to this thread."""
+        """Launch the sequence, or replay it. The calling thread must own the workspace."""
         if self.device.type != "cuda" or not self.launched:
             self.launched = True
             return launch()
         if self.kept is None:
             graph = torch.cuda.CUDAGraph()
-            # Other threads, such as one that loads data, may go on meanwhile.
+            # Other threads, such as one that loads data, may use CUDA during the capture.
             stream, mode = _capturing_stream(self.device), "thread_local"
             with _capturing, torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
                 result = launch()

@@ -1,4 +1,4 @@
-"""What a cell brings to the GPU: kernels that compose nodes by their ids, and the gradient of a chunk of nodes.
+"""The GPU interface of a cell: kernels that compose nodes by their ids, and the gradient of a chunk of nodes.
 
 A cell defines both in a module `gpu` of its own folder; see `beamtree.nn.cells.grc.gpu`.
 """
@@ -24,10 +24,10 @@ from beamtree.nn.engine.pool import Tables
 
 
 class NewNodes(NamedTuple):
-    """Nodes to compose, with the buffers that this takes."""
+    """Nodes to compose, with the buffers needed for it."""
 
     cell: CellFunction  # whose weights are the buffers of the workspace
-    laid_out: Sequence[Tensor]  # its weights as kernels read them; see `precision.lay_out`
+    laid_out: Sequence[Tensor]  # its weights in the layout of the kernels; see `precision.lay_out`
     method: str  # of products
     scorer: Sequence[Tensor]  # the weight and bias of a scorer of parents; none if nodes are not scored
     dropout: NodeDropout | None
@@ -45,26 +45,26 @@ class Levels(NamedTuple):
 
     level: Int[Tensor, "1"]  # the one to compose next
     ends: Int[Tensor, "G"]  # where each level ends in the order of the nodes
-    programs: int  # that share its nodes
-    expected: int  # nodes of a level, for which the tiles of products are chosen
+    programs: int  # number of programs that share its nodes
+    expected: int  # number of nodes of a level for which the tiles of products are chosen
 
 
 class ReplayedNodes(NamedTuple):
     """All nodes of a search, and how they were composed."""
 
     cell: CellFunction
-    matrices: Sequence[Tensor]  # of the cell, as kernels read them for products of this method
+    matrices: Sequence[Tensor]  # of the cell, in the layout of the kernels for this method
     method: str
     dropout: NodeDropout | None
     seed: Int[Tensor, "1"]
     tables: Tables
-    gradient: Float[Tensor, "P S"]  # of every state, complete once all that was made from it was pulled back
+    gradient: Float[Tensor, "P S"]  # of every state; complete once all nodes made from it were pulled back
     order: Int[Tensor, "R"]  # ids of those to replay
-    ends: Int[Tensor, "G"]  # where each level ends there
+    ends: Int[Tensor, "G"]  # where each level ends in `order`
 
 
 class CellKernels(ABC):
-    """The GPU's form of a cell."""
+    """The Triton kernels of a cell."""
 
     inner_width: int  # of the buffers `inner` and `gates`, in units of D
     gates_width: int
@@ -81,40 +81,40 @@ class CellKernels(ABC):
     def chunk(self, rows: int, dim: int, device: torch.device, precision: str) -> "Chunk": ...
 
     def dense(self, cell: CellFunction, rows: int) -> CellFunction:
-        """The same function for about so many pairs in a call, with fewer launches; by default PyTorch's operations."""
+        """The same function with fewer launches, for about `rows` pairs per call. By default the cell itself."""
         return cell
 
 
 def dense(cell: CellFunction, rows: int) -> CellFunction:
-    """The cell for loops that compose about so many pairs at each step. Kernels compute in float32."""
+    """The cell for loops that compose about `rows` pairs per step. Kernels compute in float32."""
     kernels = cell.kernels() if cell.weights[0].dtype == torch.float32 else None
     return cell if kernels is None else kernels.dense(cell, rows)
 
 
 def dropout_arguments(dropout: NodeDropout | None) -> tuple[int, float]:
-    """What kernels must know of the masks."""
+    """The threshold and scale of the masks, as arguments of kernels."""
     return (dropout.threshold, dropout.scale) if dropout else (0, 1.0)
 
 
 def row_blocks(columns: int) -> dict[str, int]:
-    """For a program for each row: the power of two that holds it, and its warps."""
+    """Options of a kernel with one program per row: the power of two that holds a row, and the number of warps."""
     block = triton.next_power_of_2(columns)
     return {"BLOCK": block, "num_warps": min(max(block // 128, 1), 8)}
 
 
 class Chunk(ABC):
-    """Buffers for some nodes of a cell, which are composed again and pulled back. All launches can be captured.
+    """Buffers for nodes of a cell that are recomposed and pulled back. All launches can be captured.
 
-    Inner activations are nowhere kept; they are computed again for one chunk after the other, from the states of the
-    children. Buffers are overwritten by what is no longer needed: the gates by their gradient, and the activation too.
+    Inner activations are not kept; they are recomputed chunk by chunk, from the states of the children. Gates and
+    activations are overwritten by their gradients, in-place.
     """
 
     def __init__(self, rows: int, dim: int, gates: int, device: torch.device, precision: str) -> None:
         self.rows, self.D, self.precision = rows, dim, precision
-        self.lock = threading.Lock()  # held while launches are made: on one stream they then run one after the other
+        self.lock = threading.Lock()  # held while launching: the launches of one stream then run in order
         self.programs = 2 * multiprocessors(device)  # that share the rows of a level
         on: dict[str, Any] = {"device": device}
-        self.now = torch.zeros(3, dtype=torch.int32, **on)  # begin and end in the order of all nodes; the highest level
+        self.now = torch.zeros(3, dtype=torch.int32, **on)  # begin and end in the order of all nodes; highest level
         self.ids = torch.zeros(rows, dtype=torch.long, **on)
         self.pairs = torch.zeros(rows, 2, dtype=torch.long, **on)
         self.keys = torch.zeros(rows, dtype=torch.int32, **on)
@@ -127,7 +127,7 @@ class Chunk(ABC):
         return sum(buffer.nbytes for buffer in vars(self).values() if isinstance(buffer, Tensor))
 
     def first(self, rows: int) -> "Chunk":
-        """The same buffers, of which only the first rows are used."""
+        """The same buffers, limited to their first rows."""
         part = copy.copy(self)
         for name, buffer in vars(self).items():
             if isinstance(buffer, Tensor) and buffer is not self.now:
@@ -136,7 +136,7 @@ class Chunk(ABC):
         return part
 
     def compose(self, nodes: ReplayedNodes) -> None:
-        """Compose again the nodes from `now[0]` to `now[1]` of the order."""
+        """Recompose the nodes from `now[0]` to `now[1]` − 1 of the order."""
         states, _, children, spans, _ = nodes.tables
         kernels.gather[(self.rows,)](
             nodes.order, states, children, spans, self.now, self.ids, self.pairs, self.children, self.keys,
@@ -147,19 +147,19 @@ class Chunk(ABC):
 
     @abstractmethod
     def compose_gathered(self, nodes: ReplayedNodes) -> None:
-        """From the children to the gates."""
+        """Compute the gates from the gathered children."""
 
     @abstractmethod
     def pull_back(self, nodes: ReplayedNodes, slot: int, expected: int) -> None:
-        """From the nodes of one level, of which we expect so many, to their children, in the gradient of all states.
-        The levels are counted from the highest down."""
+        """Propagate the gradient of one level to the children of its nodes. `slot` counts levels from the highest down;
+        `expected` is an estimate of the number of nodes."""
 
     @abstractmethod
     def add_weight_gradients(self, totals: Sequence[Tensor]) -> None:
-        """To the gradients of the cell's weights, after all levels were pulled back."""
+        """Add to the gradients of the cell's weights. Call after all levels were pulled back."""
 
     def tiles(self, columns: int, expected: int, method: str) -> tuple[tuple[int], dict[str, Any]]:
-        """Grid and tiles for a product of about so many rows."""
+        """Grid and tiles for a product of about `expected` rows."""
         sizes = tile(expected, method)
         return (min(self.programs, triton.cdiv(self.rows, sizes["BM"]) * triton.cdiv(columns, sizes["BN"])),), sizes
 
@@ -181,7 +181,7 @@ _lock = threading.Lock()
 
 
 def shared_chunk(rows: int, cell: CellFunction, device: torch.device, stream: int, precision: str) -> Chunk:
-    """One for all workspaces of a stream. Whoever launches work on it holds its lock."""
+    """One chunk for all workspaces of a stream. Hold its lock while launching work on it."""
     key = (rows, cell.unbound, device, stream, precision)
     kernels = cell.kernels()
     assert kernels is not None

@@ -1,7 +1,7 @@
-"""Segments of a chain, captured in CUDA graphs: a step is some ten small kernels, so launching dominates.
+"""Segments of a chain, captured in CUDA graphs: a step is about ten small kernels, so launch overhead dominates.
 
-A graph fits segments of one size. Its buffers, a copy of the cell's weights among them, stay where they are: everything
-is copied in before each run and out after it.
+A graph fits segments of one size. Its buffers, including a copy of the cell's weights, have fixed addresses: inputs are
+copied in before each run, and results out after it.
 """
 
 from collections.abc import Iterator
@@ -21,15 +21,15 @@ from beamtree.nn.engine.loops.chain import SEGMENT, SegmentGradients, backward_s
 
 
 class CapturedChain:
-    """Captured segments of SEGMENT steps; shorter ones are filled up with steps whose results nobody reads."""
+    """Captured segments of SEGMENT steps; shorter ones are padded with steps whose results are not read."""
 
     def __init__(self, cell: GRCFunction, leaves: Float[Tensor, "N B D"]) -> None:
         _, B, D = leaves.shape
-        self.bytes = SEGMENT * B * D * 4 * 40  # most of it for backward: ten activations, four states wide
+        self.bytes = SEGMENT * B * D * 4 * 40  # most of it for the backward pass: ten activations, four states wide
         self.cell = cell.bind([torch.empty_like(weight).contiguous() for weight in cell.weights])
         self.start = leaves.new_zeros(B, D)
         self.leaves, self.before, self.gradient = leaves.new_zeros(3, SEGMENT, B, D).unbind(0)
-        self.mask: Tensor | None = None  # until one is given
+        self.mask: Tensor | None = None  # allocated with the first mask
         self.forward: dict[bool, Captured[Tensor]] = {masked: Captured(leaves.device) for masked in (False, True)}
         self.backward: dict[bool, Captured[SegmentGradients]] = {
             masked: Captured(leaves.device) for masked in (False, True)
@@ -41,7 +41,7 @@ class CapturedChain:
     def forward_segment(
         self, start: Float[Tensor, "B D"], leaves: Float[Tensor, "T B D"], mask: Float[Tensor, "T B E"] | None
     ) -> Float[Tensor, "T B D"]:
-        """As `loops.chain.forward_segment`; the result is overwritten by the next run."""
+        """Same as `loops.chain.forward_segment`; the result is overwritten by the next run."""
         self.start.copy_(start)
         kept = self._fill(leaves, mask)
         captured = self.forward[mask is not None]
@@ -55,10 +55,10 @@ class CapturedChain:
         mask: Float[Tensor, "T B E"] | None,
         gradient: Float[Tensor, "T B D"],
     ) -> SegmentGradients:
-        """As `loops.chain.backward_segment`; the result is overwritten by the next run."""
+        """Same as `loops.chain.backward_segment`; the result is overwritten by the next run."""
         kept = self._fill(leaves, mask)
         fill(self.before, before)
-        fill(self.gradient, gradient)  # 0 where there is no step, which then adds nothing to the weights' gradients
+        fill(self.gradient, gradient)  # 0 in padding steps, which then add nothing to the weights' gradients
 
         def launch() -> SegmentGradients:
             return backward_segment(FusedGRCAdjoint, self.cell, self.before, self.leaves, kept, self.gradient)
@@ -71,20 +71,20 @@ class CapturedChain:
         if mask is None:
             return None
         if self.mask is None:
-            with torch.inference_mode(False):  # forward may use it too
+            with torch.inference_mode(False):  # training may use what inference allocated
                 self.mask = mask.new_zeros(SEGMENT, *mask.shape[1:])
         fill(self.mask, mask)
         return self.mask
 
 
 def fill(buffer: Float[Tensor, "M B D"], values: Float[Tensor, "T B D"]) -> None:
-    """Copy values, and zeros where there are too few."""
+    """Copy the values, padded with zeros."""
     buffer.copy_(pad(values, (0, 0, 0, 0, 0, len(buffer) - len(values))))
 
 
 @contextmanager
 def captured_segments(cell: GRCFunction, leaves: Float[Tensor, "N B D"]) -> Iterator[CapturedChain]:
-    """Those for chains of this size, with the cell's weights."""
+    """Borrow captured segments for chains of this size, with the cell's weights."""
     device = leaves.device
     key = ("chain", device, stream_of(device), leaves.shape[1:], cell.unbound, precision(device))
     with CACHE.borrow(key, device, lambda: CapturedChain(cell, leaves)) as segments:

@@ -1,4 +1,4 @@
-"""CRvNN's iterations on a GPU: what is a number for each position, in few launches. See `kernels.continuous`."""
+"""CRvNN's iterations on a GPU: everything with one scalar per position, in few launches. See `kernels.continuous`."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,19 +14,19 @@ from beamtree.nn.engine.gpu.kernels.windows import averages
 from beamtree.nn.function import first_order, save
 
 Average = Callable[[Float[Tensor, "B *sides S D"]], Float[Tensor, "B 2 S D"]]
-BLOCK = 256  # positions of a program
+BLOCK = 256  # positions per program
 
 
 def neighbours(
     existence: Float[Tensor, "B S"], may_go: Bool[Tensor, "B S"], threshold: float
 ) -> tuple[Average, Bool[Tensor, "B S"]]:
-    """The averages over what is near, and the words that go: all that may, of samples that are not done."""
+    """Averages over neighbours, and the words that may be absorbed: those in `may_go`, of unfinished samples."""
     totals, rising, goes = Positioning.apply(existence, may_go, threshold)
     return partial(averages, totals, rising), goes.view(torch.bool)
 
 
 class Positioning(torch.autograd.Function):
-    """existence → where positions begin."""
+    """existence → start of each position."""
 
     @staticmethod
     def forward(
@@ -62,7 +62,7 @@ def absorb(
     average: Average,
     largest: float,
 ) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]]:
-    """c, and the existence after it."""
+    """c, and the existence after the iteration."""
     weights: Tensor = Weights.apply(scores, goes, largest)
     beside = average(weights.unsqueeze(-1))  # 𝓛 exp(s) and 𝓡 exp(s), (B, 2, S, 1)
     go, after = Absorption.apply(weights, beside, existence)
@@ -70,7 +70,7 @@ def absorb(
 
 
 class Weights(torch.autograd.Function):
-    """s → exp(s) of the words that go."""
+    """s → exp(s) of the words that may be absorbed; 0 for the others."""
 
     @staticmethod
     def forward(
@@ -96,7 +96,7 @@ class Weights(torch.autograd.Function):
 
 
 class Absorption(torch.autograd.Function):
-    """(weights, those beside, existence) → c, and the existence after it."""
+    """(weights, averages of the neighbours' weights, existence) → (c, existence after the iteration)."""
 
     @staticmethod
     def forward(
@@ -136,6 +136,6 @@ def _grid(n: int) -> tuple[int]:
 
 
 def _row(S: int) -> dict[str, int]:
-    """A program for each sample holds all its positions."""
+    """Launch options of a program that holds all positions of a sample."""
     block = triton.next_power_of_2(S)
     return {"BLOCK": block, "num_warps": min(max(block // 256, 1), 8)}

@@ -1,4 +1,4 @@
-"""Which searches run on a GPU, and how: float32, with products in float32, TF32 or bfloat16; see `why_not`."""
+"""The GPU engine of all searches: in float32, with products in float32, TF32 or bfloat16; see `why_not`."""
 
 import torch
 
@@ -36,12 +36,12 @@ def why_not(request: Request) -> str | None:
 
 
 def release() -> None:
-    """Free all buffers that no pass under way holds."""
+    """Free all buffers that are not in use."""
     CACHE.clear()
 
 
 def encode(request: Request) -> Chart:
-    """Search, and replay where a gradient is wanted."""
+    """Search, and replay the search if a gradient is needed."""
     if isinstance(request, Samples):
         return straight_through_replay.encode(request) if request.steps < 1 else straight_through.encode(request)
     if request.soft:

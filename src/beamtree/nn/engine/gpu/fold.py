@@ -1,5 +1,5 @@
-"""The fold of Ordered Memory on a GPU: three launches a slot in forward and three in backward, where
-`beamtree.nn.engine.loops.fold.Fold` has nine and seven."""
+"""The fold of Ordered Memory on a GPU: three launches per slot in each of the forward and the backward pass, instead of
+the nine and seven of `beamtree.nn.engine.loops.fold.Fold`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,7 +20,10 @@ from beamtree.nn.function import first_order, save
 
 
 def make_fold(cell: GRCFunction, rows: int) -> Callable[..., Tensor]:
-    """`Fold.apply` without the cell: by kernels, which compute in float32, for about so many rows in all slots."""
+    """`Fold.apply` with the cell bound: by kernels if the weights are float32.
+
+    rows: approximate number of rows in all slots, which selects the method of the products.
+    """
     if cell.weights[0].dtype == torch.float32:
         return FoldByKernels(fuse(cell, rows))
     return PlainFold(cell)
@@ -45,7 +48,7 @@ class FoldByKernels:
 
 
 class KernelFold(torch.autograd.Function):
-    """(leaf, finished, share, weights) → candidates, as `Fold`."""
+    """(leaf, finished, share, weights) → candidates, like `Fold`."""
 
     @staticmethod
     def forward(
@@ -76,7 +79,7 @@ class KernelFold(torch.autograd.Function):
         E, rows, masked, gradient = 4 * D, slots * B, mask is not None, gradient.contiguous()
         k_left, k_right, k_inner = split(mask, D)
         left = torch.cat((leaf.unsqueeze(0), candidates[:-1]))
-        left_kept, right_kept = times(left, k_left), times(finished, k_right)  # what W1 is multiplied by
+        left_kept, right_kept = times(left, k_left), times(finished, k_right)  # the inputs of W1
         a, inner, gates, d_gates, d_a = finished.new_empty(5, slots, B, E).unbind()
         _activate(cell, left_kept, right_kept, k_inner, weights, a, inner, gates, keep=True)
 
@@ -133,7 +136,7 @@ def fold(
     k_left, k_right, k_inner = split(mask, D)
     right_kept = times(finished, k_right)
     candidates, state = torch.empty_like(finished), leaf
-    following = leaf.clone() if k_left is None else leaf * k_left[0]  # the next left child, as W1 is multiplied by it
+    following = leaf.clone() if k_left is None else leaf * k_left[0]  # the next left child, as input of W1
     inner, gates = leaf.new_empty(2, B, 4 * D).unbind()
     for i, candidate in enumerate(candidates):
         _activate(cell, following, right_kept[i], None if k_inner is None else k_inner[i], weights, inner, inner, gates)
@@ -147,7 +150,7 @@ def fold(
 
 
 def or_else(mask: Tensor | None, other: Tensor) -> Tensor:
-    """The mask, or a tensor in its place, which is not read."""
+    """The mask, or if None a placeholder, which the kernel does not read."""
     return other if mask is None else mask
 
 
@@ -162,12 +165,12 @@ def _activate(
     gates: Float[Tensor, "*nodes 4*D"],
     keep: bool = False,
 ) -> None:
-    """From children that dropout has been applied to, to the gates."""
+    """Compute the gates from children to which dropout has been applied. If `keep`, also write `a`."""
     D, rows = cell.dim, left.numel() // cell.dim
     W1, W2 = cell.matrices("forward")
     sizes = tile(rows, cell.method)
     grid = (triton.cdiv(rows, sizes["BM"]), triton.cdiv(4 * D, sizes["BN"]))
-    whole = (rows, 0, D)  # rows of children, one after the other
+    whole = (rows, 0, D)  # children in consecutive rows
     dense_kernels.expand[grid](
         left, right, W1, weights[1], or_else(mask, inner), a, inner,
         rows, *whole, *whole, 6 * D, D, 4 * D, MASKED=mask is not None, KEEP=keep, **sizes,

@@ -1,14 +1,14 @@
-"""The gradient of a forest on the GPU: `beamtree.nn.engine.forest.pull_back` in captured pieces.
+"""The gradient of a forest on the GPU: `beamtree.nn.engine.forest.pull_back` in captured graphs.
 
-The nodes that have a gradient are in an order in which a group's parents are all in later groups: nodes without
-parents, then the others by height. They are replayed in chunks of one size, first the former, then the latter from the
-highest down:
+Nodes that have a gradient are ordered by groups, so that the parents of a node are in later groups: first nodes without
+parents, then the others by height. They are replayed in chunks of one size: first the nodes without parents, then the
+others from the greatest height down. For each chunk,
 
-    compose     a chunk's nodes again, many in one batch
-    pull back   level by level, as many times as the chunk has levels; their bounds are read from memory
-    add up      the gradients of the weights, one product over the whole chunk
+    compose     recompose the nodes, in one batch
+    pull back   propagate the gradient level by level; the bounds of a level are read from device memory
+    add up      add the gradients of the weights, one product over the chunk
 
-so that a few graphs serve all forests of a size. How many chunks and levels there are is all that the host must know.
+so that a few graphs serve all forests of a size. The host only needs to know the number of chunks and of levels.
 """
 
 import itertools
@@ -25,16 +25,16 @@ from beamtree.nn.cells import CellFunction
 from beamtree.nn.engine.dropout import NodeDropout
 from beamtree.nn.engine.gpu.capture import Captured
 from beamtree.nn.engine.gpu.cells import ReplayedNodes, shared_chunk
-from beamtree.nn.engine.gpu.precision import lay_out, method, room_for
+from beamtree.nn.engine.gpu.precision import buffer_for, lay_out, method
 from beamtree.nn.engine.pool import Tables
 
-FEWEST, MOST = 1024, 16384  # nodes of a chunk: many fill a device, and few bound the memory of short inputs
-LEVELS = 8  # in a graph
-EXPECTED = 32  # levels of a chunk: what the tiles of products are made for
+FEWEST, MOST = 1024, 16384  # nodes of a chunk: enough to fill a device, and few enough to save memory on short inputs
+LEVELS = 8  # per graph
+EXPECTED = 32  # levels of a chunk, for which the tiles of products are chosen
 
 
 class ChunkPlan(NamedTuple):
-    """A chunk of the order: from `low` to `high` − 1, which has so many levels, the highest first."""
+    """A chunk of the order: the nodes from `low` to `high` − 1, with the given number of levels from `highest` down."""
 
     low: int
     high: int
@@ -43,14 +43,14 @@ class ChunkPlan(NamedTuple):
 
 
 class ForestSource(NamedTuple):
-    """The nodes of a workspace, which stay where they are."""
+    """The nodes of a workspace, in buffers with fixed addresses."""
 
     cell: CellFunction  # whose weights are the buffers of the workspace
     dropout: NodeDropout | None
     seed: Int[Tensor, "1"]
     tables: Tables
     order: Int[Tensor, "P"]
-    ends: Int[Tensor, "G"]  # where each group ends there
+    ends: Int[Tensor, "G"]  # where each group ends in `order`
 
 
 class ForestGradient:
@@ -64,8 +64,8 @@ class ForestGradient:
         self.chunk = shared_chunk(self.rows, source.cell, self.device, stream, precision)
         self.method = method(self.rows // EXPECTED, precision)
         self.given = [weight for weight in source.cell.weights if weight.dim() == 2]
-        self.matrices = [room_for(own, self.method) if self.method == "split" else own for own in self.given]
-        self.gradient = torch.zeros_like(states)  # of every state, complete once all its parents were pulled back
+        self.matrices = [buffer_for(own, self.method) if self.method == "split" else own for own in self.given]
+        self.gradient = torch.zeros_like(states)  # of every state; complete once all its parents were pulled back
         self.totals = [torch.zeros_like(weight) for weight in source.cell.weights]
         self.composing, self.adding = (Captured[None](self.device) for _ in range(2))
         self.pulling = {levels: Captured[None](self.device) for levels in (LEVELS, 1)}
@@ -75,16 +75,16 @@ class ForestGradient:
         return self.gradient.nbytes + self.chunk.bytes
 
     def prepare(self) -> None:
-        """Lay out the weights, and start the sums of their gradients. Can be captured."""
-        for room, matrix in zip(self.matrices, self.given, strict=True):
-            lay_out(room, matrix)
+        """Lay out the weights, and zero the sums of their gradients. Can be captured."""
+        for buffer, matrix in zip(self.matrices, self.given, strict=True):
+            lay_out(buffer, matrix)
         torch._foreach_zero_(self.totals)
 
     def pull_back(self, ends: list[int]) -> None:
-        """From the gradient of all states to that of the leaves and of the weights, all in these buffers. `ends` are
-        the first entries of `source.ends`: the groups that have a gradient. The caller holds the chunk's lock."""
+        """Propagate the gradient of all states to the leaves and the weights, in these buffers. `ends` are the first
+        entries of `source.ends`: the groups that have a gradient. The caller must hold the chunk's lock."""
         plans = list(chunks(ends, self.rows))
-        # Of a tensor on the host without waiting: the device need not have come so far.
+        # Copied without synchronising with the device.
         schedule = torch.tensor([plan[:3] for plan in plans], dtype=torch.int32).to(self.device, non_blocking=True)
         for plan, now in zip(plans, schedule, strict=True):
             self.chunk.now.copy_(now)
@@ -105,11 +105,11 @@ class ForestGradient:
 
 
 class ReplayedForest:
-    """The gradient of a search whose scores are constant (see `beamtree.nn.engine.gpu.replay.Gradient`): of the forest
-    that it has left in its workspace."""
+    """The gradient of a search whose scores are constant: that of the forest in its workspace. See
+    `beamtree.nn.engine.gpu.replay.Gradient`."""
 
     def __init__(self, source: ForestSource, stream: int, precision: str, levels: Callable[[], list[int]]) -> None:
-        """levels: where the groups end that have a gradient, for the search that the workspace holds now."""
+        """levels: returns where each group that has a gradient ends, for the current search of the workspace."""
         self.forest, self.levels = ForestGradient(source, stream, precision), levels
 
     @property
@@ -133,11 +133,11 @@ class ReplayedForest:
             return own.clone(), *(total.clone() for total in self.totals)
 
     def leaf_gradient(self, shape: torch.Size) -> Float[Tensor, "B N S"]:
-        """The rows of all states that are those of the leaves."""
+        """The rows of the gradient that belong to the leaves."""
         return self.forest.gradient[: shape[0] * shape[1]].view(shape)
 
     def begin(self, scores: Float[Tensor, "B K"]) -> None:
-        """What comes before the forest."""
+        """Prepare for the forest, given the gradient of the scores."""
         self.forest.prepare()
 
     @property
@@ -147,7 +147,7 @@ class ReplayedForest:
 
 
 class PaddedForest(ReplayedForest):
-    """The same in a workspace for inputs that may be longer: B·N leaves."""
+    """The same in a workspace whose inputs are padded to B·N leaves."""
 
     def __init__(
         self, source: ForestSource, stream: int, precision: str, levels: Callable[[], list[int]], B: int, N: int
@@ -160,8 +160,8 @@ class PaddedForest(ReplayedForest):
 
 
 def chunks(ends: Sequence[int], rows: int) -> Iterator[ChunkPlan]:
-    """Of the nodes without parents, which are one group, the first; then of the others. `ends` are those of the groups,
-    from the one below the first on."""
+    """Chunks of the first group, the nodes without parents; then of the others. `ends` are where each group ends,
+    preceded by where the first one begins."""
     for low in range(0, ends[1], rows):
         yield ChunkPlan(low, min(low + rows, ends[1]), 1, 1)
     for high in range(ends[-1], ends[1], -rows):
@@ -171,7 +171,7 @@ def chunks(ends: Sequence[int], rows: int) -> Iterator[ChunkPlan]:
 
 
 def graph_sizes(levels: int) -> Iterator[int]:
-    """As many levels in graphs of LEVELS and of 1. Those too many of the last graph are empty."""
+    """Split a number of levels into graphs of LEVELS and of 1. Extra levels of the last graph are empty."""
     yield from itertools.repeat(LEVELS, levels // LEVELS)
     rest = levels % LEVELS
     yield from (LEVELS,) if rest > LEVELS // 2 else itertools.repeat(1, rest)

@@ -1,4 +1,4 @@
-"""OneSoft on the GPU: a search in a workspace, which belongs to the pass until its gradient was taken."""
+"""OneSoft on the GPU: a search in a workspace, which the pass owns until its gradient was computed."""
 
 from dataclasses import replace
 
@@ -20,12 +20,12 @@ from beamtree.nn.engine.request import Request
 
 
 def padded_length(length: int) -> int:
-    """The length that a workspace is made for. As the work grows with its square, it is never much more."""
+    """The length that a workspace is allocated for. The work grows with its square, so there is little padding."""
     return rounded(length, max(4, 1 << length.bit_length() >> 6))
 
 
 def encode(request: Request) -> Chart:
-    """As in `beamtree.nn.engine.onesoft.replay.encode`, with a store of its own: the leaves, then the beams' nodes."""
+    """Same as `beamtree.nn.engine.onesoft.replay.encode`, with a store of the leaves, then the beams' nodes."""
     B, N, _ = request.leaves.shape
     length, device = padded_length(N), request.leaves.device
     rate = None if request.dropout is None else float(request.dropout.scale)

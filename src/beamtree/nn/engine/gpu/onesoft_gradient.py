@@ -1,6 +1,6 @@
-"""The gradient of a fused search with OneSoft, captured: `beamtree.nn.engine.onesoft.replay` in seven kernels a step.
+"""The gradient of a fused search with OneSoft, captured: `beamtree.nn.engine.onesoft.replay` in seven kernels per step.
 
-The candidates of many steps are composed again in one chunk. Then each step, the last first, brings the gradient of its
+The candidates of many steps are recomposed in one chunk. Then each step, the last first, propagates the gradient of its
 candidates to their children, that of the soft beam's states to the states they average and to the weights of the
 average, and that of weights and scores to the logits and to the scores before the step.
 """
@@ -17,9 +17,9 @@ from beamtree.nn.engine.gpu.capture import Captured
 from beamtree.nn.engine.gpu.cells import ReplayedNodes, shared_chunk
 from beamtree.nn.engine.gpu.kernels import onesoft as soft_kernels
 from beamtree.nn.engine.gpu.onesoft_workspace import SoftSize, SoftWorkspace, StepBlock
-from beamtree.nn.engine.gpu.precision import lay_out, room_for
+from beamtree.nn.engine.gpu.precision import buffer_for, lay_out
 
-AT_ONCE = 8192  # nodes of a chunk at most, unless a step has more: 8 KiB each at a width of 128
+AT_ONCE = 8192  # maximum nodes of a chunk, unless a single step has more: 8 KiB each at a width of 128
 
 
 class GradientPart(NamedTuple):
@@ -33,7 +33,7 @@ class GradientPart(NamedTuple):
 
     @property
     def sizes(self) -> list[int]:
-        """Of the levels."""
+        """The number of nodes of each level."""
         return [block.made for block in self.blocks] or [self.high - self.low]
 
 
@@ -44,10 +44,10 @@ class SoftGradient:
         self.memory, size = memory, memory.size
         tables = memory.tables
         device: dict[str, Any] = {"device": size.device}
-        self.gradient = torch.zeros_like(tables.states)  # of every state, complete once its users have come by
+        self.gradient = torch.zeros_like(tables.states)  # of every state; complete once all its users were undone
         self.logit_gradient = torch.zeros_like(tables.logits)
         self.score_gradient = torch.zeros_like(memory.scores)
-        # Of the weights in the average of each state, and of v.
+        # Gradients of the weights in the average of each state, and of v.
         self.parents, self.lefts, self.rights = (torch.zeros(size.B, size.K, size.M, **device) for _ in range(3))
         self.v_gradient = torch.zeros(size.B, size.K, memory.J, **device)
         self.totals = [torch.zeros_like(weight) for weight in memory.cell.weights]
@@ -57,7 +57,7 @@ class SoftGradient:
         self.ends = torch.tensor([begin, *(block.composed for block in size.blocks), size.blocks[0].elements], **device)
         rows = 1 << (max(part.high - part.low for part in self.parts) - 1).bit_length()
         self.method = memory.method
-        self.matrices = [room_for(own, self.method) if self.method == "split" else own for own in memory.matrices]
+        self.matrices = [buffer_for(own, self.method) if self.method == "split" else own for own in memory.matrices]
         self.chunk = shared_chunk(rows, size.cell, size.device, size.stream, size.precision)
         self.captured: Captured[None] = Captured(size.device)
 
@@ -72,7 +72,7 @@ class SoftGradient:
         states: Float[Tensor, "n S"],
         scores: Float[Tensor, "B K"],
     ) -> tuple[Tensor, ...]:
-        """As `beamtree.nn.engine.gpu.replay.Gradient.pull_back`."""
+        """See `beamtree.nn.engine.gpu.replay.Gradient.pull_back`."""
         size = self.memory.size
         own = self.gradient[: size.B * size.N].view(size.B, size.N, -1)[:, : leaves.shape[1]]
         self.gradient.zero_()
@@ -91,8 +91,8 @@ class SoftGradient:
             memory.cell, self.matrices, self.method, memory.dropout, memory.seed, tables, self.gradient,
             order=tables.ids, ends=self.ends,
         )  # fmt: skip
-        for room, matrix in zip(self.matrices, memory.matrices, strict=True):
-            lay_out(room, matrix)
+        for buffer, matrix in zip(self.matrices, memory.matrices, strict=True):
+            lay_out(buffer, matrix)
         torch._foreach_zero_(self.totals)
         for part, now in zip(self.parts, self.schedule, strict=True):
             here = self.chunk.first(part.high - part.low)
@@ -100,7 +100,7 @@ class SoftGradient:
             here.compose(nodes)
             last = part.high
             for slot, made in enumerate(part.sizes):
-                # From nodes that one step has composed to their children; the scorer read them too.
+                # From the nodes that one step composed to their children. These nodes were also scored.
                 own = slice(last - made, last)
                 self.gradient[own, : size.D].addr_(self.logit_gradient[own], memory.scorer.weights[0].squeeze(0))
                 here.pull_back(nodes, slot, expected=made)
@@ -110,7 +110,7 @@ class SoftGradient:
             here.add_weight_gradients(self.totals)
 
     def _through_choice(self, block: StepBlock) -> None:
-        """From the soft beam's states and the scores after a step to the states, logits and scores before it."""
+        """Propagate from the soft beam's states and the scores to the states, logits and scores before a step."""
         memory, size, tables = self.memory, self.memory.size, self.memory.tables
         t, m, beams, W = block.t, block.m, size.B * size.K, size.M + 2
         operator, official = {"K": size.K, "J": memory.J}, size.mix == "official"
@@ -136,7 +136,7 @@ class SoftGradient:
 
 
 def _gradient_parts(size: SoftSize) -> Iterator[GradientPart]:
-    """As many steps as a chunk holds, the last first; then the candidates of the leaves."""
+    """Chunks of as many steps as fit, the last first; then the candidates of the leaves."""
     pending: list[StepBlock] = []
     for block in reversed(size.blocks):
         if pending and sum(other.made for other in pending) + block.made > AT_ONCE:

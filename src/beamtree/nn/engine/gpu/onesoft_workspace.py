@@ -1,10 +1,10 @@
-"""The memory of fused searches with OneSoft, and their launches, a whole search captured at once.
+"""Workspaces for fused searches with OneSoft. A whole search is captured in one graph.
 
-Its pool holds
+The pool of a workspace holds
 
     B·N leaves | B·(N−1) first candidates | the candidates of all steps | the soft states of all steps | the absent node
 
-so that the candidates of several steps lie side by side, and backward composes them again in one batch.
+so that the candidates of several steps are contiguous, and the backward pass recomposes them in one batch.
 """
 
 import copy
@@ -23,7 +23,7 @@ from beamtree.nn.engine.gpu.capture import Captured
 from beamtree.nn.engine.gpu.cells import NewNodes
 from beamtree.nn.engine.gpu.kernels import onesoft as soft_kernels
 from beamtree.nn.engine.gpu.kernels import search as kernels
-from beamtree.nn.engine.gpu.precision import lay_out, method, room_for
+from beamtree.nn.engine.gpu.precision import buffer_for, lay_out, method
 from beamtree.nn.engine.noise import Noise
 from beamtree.nn.engine.pool import Pool, new_tables
 from beamtree.nn.engine.request import Mix, Request
@@ -31,7 +31,7 @@ from beamtree.nn.engine.scorers import ParentScorerFunction
 
 
 class StepBlock(NamedTuple):
-    """What a step makes, and where it lies in the pool."""
+    """The nodes that a step adds, and where they are in the pool."""
 
     t: int
     m: int  # candidates of a row before the step; soft states after it
@@ -42,7 +42,7 @@ class StepBlock(NamedTuple):
 
 @dataclass(frozen=True)
 class SoftSize:
-    """What a workspace is made for."""
+    """What a workspace is specialised for: its key."""
 
     device: torch.device
     stream: int
@@ -86,7 +86,7 @@ class SoftSize:
 
 
 class FusedSoftTrace(NamedTuple):
-    """A finished search. It lies in the workspace."""
+    """A finished search, in the buffers of the workspace."""
 
     pool: Pool
     source: Int[Tensor, "T B K"]
@@ -97,45 +97,45 @@ class FusedSoftTrace(NamedTuple):
 
 
 class SoftWorkspace:
-    """Buffers of one size. What a search leaves in them is what backward reads."""
+    """Buffers of one size. The backward pass reads what a search has left in them."""
 
     def __init__(self, size: SoftSize, request: Request) -> None:
         self.size, self.J = size, request.branching
         self.tables = new_tables(request, size.nodes)
         B, K, M, D, T, J = size.B, size.K, size.M, size.D, len(size.blocks), self.J
         device: dict[str, Any] = {"device": size.device}
-        small, whole = {**device, "dtype": torch.int32}, {**device, "dtype": torch.long}
+        int32, int64 = {**device, "dtype": torch.int32}, {**device, "dtype": torch.long}
         widest = size.blocks[0].made
-        self.base = torch.zeros(1, **small)
-        self.lengths = torch.zeros(B, **small)
-        self.rows = torch.full((T + 1, B, K, M + 2), size.nodes, **small)
+        self.base = torch.zeros(1, **int32)
+        self.lengths = torch.zeros(B, **int32)
+        self.rows = torch.full((T + 1, B, K, M + 2), size.nodes, **int32)
         self.scores = torch.zeros(T + 1, B, K, **device)
         self.noise = torch.zeros(T if size.stochastic else 1, B, K, M, **device)
-        self.columns, self.log_p = torch.zeros(B, K, J, **small), torch.zeros(B, K, J, **device)
+        self.columns, self.log_p = torch.zeros(B, K, J, **int32), torch.zeros(B, K, J, **device)
         self.normalisers = torch.zeros(B, K, **device)
-        self.keys, self.present = torch.zeros(widest, **small), torch.zeros(widest, dtype=torch.int8, **device)
+        self.keys, self.present = torch.zeros(widest, **int32), torch.zeros(widest, dtype=torch.int8, **device)
         found = size.cell.kernels()
         assert found is not None
         self.cell_kernels = found
         self.inner, self.gates = (
             torch.zeros(widest, width * D, **device) for width in (found.inner_width, found.gates_width)
         )
-        # What the steps did.
-        self.all_columns = torch.ones(T, B, K, J, **small)
+        # The records of all steps.
+        self.all_columns = torch.ones(T, B, K, J, **int32)
         self.continuations, self.weights = torch.zeros(T, B, K * J, **device), torch.zeros(T, B, K * J, **device)
-        self.order = torch.zeros(T, B, K, **small)
-        self.source, self.action, self.node = (torch.zeros(T, B, K, **whole) for _ in range(3))
-        # Copies of the weights and of the dropout's seed: a graph holds addresses, and these stay.
+        self.order = torch.zeros(T, B, K, **int32)
+        self.source, self.action, self.node = (torch.zeros(T, B, K, **int64) for _ in range(3))
+        # Copies of the weights and of the dropout seed, since a graph needs fixed addresses.
         self.cell = size.cell.bind([torch.empty_like(weight).contiguous() for weight in request.cell.weights])
         assert isinstance(request.scorer, ParentScorerFunction)
         self.scorer = request.scorer.bind([torch.empty_like(weight).contiguous() for weight in request.scorer.weights])
         self.dropout = copy.copy(request.dropout)
-        self.seed = torch.zeros(1, **small)
+        self.seed = torch.zeros(1, **int32)
         if self.dropout:
             self.dropout.offsets = self.dropout.offsets.clone()
             self.seed = self.dropout.offsets[:1]
         self.method = method(widest, size.precision)
-        self.laid_out = [w if w.dim() == 1 else room_for(w.mT, self.method) for w in self.cell.weights]
+        self.laid_out = [w if w.dim() == 1 else buffer_for(w.mT, self.method) for w in self.cell.weights]
         self.captured: Captured[None] = Captured(size.device)
 
     @property
@@ -148,13 +148,13 @@ class SoftWorkspace:
         return sum(tensor.nbytes for tensor in tables)
 
     def search(self, request: Request, noise: Noise) -> FusedSoftTrace:
-        """As `beamtree.nn.engine.onesoft.search.search`, of a request that was padded; the noise is that of the request
-        before."""
+        """Same as `beamtree.nn.engine.onesoft.search.search`, for a padded request; the noise is that of the original
+        request."""
         pool = Pool(request, self.size.nodes, self.tables)
         torch._foreach_copy_([*self.cell.weights, *self.scorer.weights], list(request.weights))
-        for room, weight in zip(self.laid_out, self.cell.weights, strict=True):
-            if room is not weight:
-                lay_out(room, weight.mT)
+        for buffer, weight in zip(self.laid_out, self.cell.weights, strict=True):
+            if buffer is not weight:
+                lay_out(buffer, weight.mT)
         if self.dropout and request.dropout:
             self.dropout.offsets.copy_(request.dropout.offsets)
         self.lengths.copy_(request.lengths)
@@ -169,7 +169,7 @@ class SoftWorkspace:
         return FusedSoftTrace(pool, self.source, self.action, self.node, self.scores[-1].clone(), last)
 
     def _launch(self) -> None:
-        """Every kernel of a search."""
+        """Launch every kernel of a search."""
         size, tables, W = self.size, self.tables, self.size.M + 2
         beams, wide = size.B * size.K, triton.next_power_of_2(W)
         warps = min(max(wide // 256, 4), 16)
@@ -197,7 +197,7 @@ class SoftWorkspace:
             self._compose(composed, made)
 
     def _compose(self, first: int, n: int) -> None:
-        """New nodes of a step, those from `first` on."""
+        """Compose the `n` new nodes of a step, from `first` on."""
         buffers = (self.tables, self.tables.ids[first : first + n], self.keys, self.present, self.inner, self.gates)
         scorer = self.scorer.weights
         self.cell_kernels.compose(

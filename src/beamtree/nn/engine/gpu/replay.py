@@ -1,4 +1,4 @@
-"""Backward of a search that lies in a workspace: the workspace belongs to the pass until its gradient was taken."""
+"""The backward pass of a search in a workspace, which the pass owns until its gradient was computed."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -29,7 +29,7 @@ class Gradient(Protocol):
         states: Float[Tensor, "n S"],
         scores: Float[Tensor, "B K"],
     ) -> tuple[Tensor, ...]:
-        """From gradients of the leaves, of these nodes and of the scores to those of the leaves and of all weights."""
+        """The gradients of the leaves and of all weights, given those of the leaves, these nodes and the scores."""
 
 
 @runtime_checkable
@@ -46,7 +46,7 @@ S = TypeVar("S", bound=Search)
 
 
 class SearchWorkspace(Generic[S]):
-    """A search's buffers, and those of its gradient once one was taken."""
+    """The buffers of a search, and those of its gradient once one was computed."""
 
     def __init__(self, search: S, make_gradient: Callable[[S], Gradient]) -> None:
         self.search, self.make_gradient = search, make_gradient
@@ -90,7 +90,7 @@ class LeasedReplay(torch.autograd.Function):
         leaves, states = store_gradient.tensor_split([len(store_gradient) - len(nodes)])
         with ctx.autocast.again():
             found = ctx.lease.workspace.gradient.pull_back(leaves.view(ctx.shape), nodes, states, score_gradient)
-        if not torch._C._autograd._get_current_graph_task_keep_graph():  # otherwise backward may run once more
+        if not torch._C._autograd._get_current_graph_task_keep_graph():  # with retain_graph, backward may run again
             ctx.lease.release()
         return (None, None, None, *found)
 
@@ -98,7 +98,7 @@ class LeasedReplay(torch.autograd.Function):
 def replay(
     request: Request, lease: Lease[SearchWorkspace[Any]], nodes: Int[Tensor, "B K M"], scores: Float[Tensor, "B K"]
 ) -> tuple[Float[Tensor, "rows S"], Float[Tensor, "B K"]]:
-    """A store of the leaves, then these nodes, and the scores; with gradients where they are wanted."""
+    """A store of the leaves, then these nodes; and the scores. Both are differentiable if a gradient is needed."""
     if request.wants_gradient():
         found: tuple[Tensor, Tensor] = LeasedReplay.apply(
             lease, nodes.flatten(), scores, request.leaves, *request.weights

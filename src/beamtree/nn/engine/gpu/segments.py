@@ -1,13 +1,13 @@
-"""Loops of many small steps, in segments that are captured in CUDA graphs, where launching dominates.
+"""Loops of many small steps, where launch overhead dominates, in segments that are captured in CUDA graphs.
 
-A step takes a carry and its own inputs, and makes the next carry and a state to be kept. One graph runs a segment of T
-steps without gradients. Backward goes from the last segment to the first: a second graph runs the segment again under
-autograd, given the states that it made, and takes its gradient there. Between the two only these states are kept, the
-carry before each segment, and the masks, unless they can be drawn again.
+A step takes a carry and its own inputs, and returns the next carry and a state to be kept. One graph runs a segment of
+T steps without gradients. The backward pass runs from the last segment to the first: a second graph runs the segment
+again under autograd, given its states, and computes its gradient. Only the states, the carry before each segment and
+the masks are kept for it; masks that can be drawn again are not.
 
-A graph fits segments of one size. Its buffers, a copy of the weights among them, stay where they are: everything is
-copied in before each run and out after it. The last segment of a loop is filled up with steps whose inputs and masks
-are zero. Under autocast steps are computed in float32 all the same.
+A graph fits segments of one size. Its buffers, including a copy of the weights, have fixed addresses: inputs are copied
+in before each run, and results out after it. The last segment of a loop is padded with steps whose inputs and masks are
+zero. Steps are computed in float32, also under autocast.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,11 +23,11 @@ from beamtree.nn.engine.gpu.capture import Captured, stream_of
 from beamtree.nn.engine.gpu.precision import precision
 from beamtree.nn.function import first_order, save
 
-MAX_STEPS = 16  # of a segment: with more, more are run for nothing in the last one
-MAX_BYTES = 2**29  # of activations that backward holds of a segment, about
+MAX_STEPS = 16  # of a segment: longer segments have more padding in the last one
+MAX_BYTES = 2**29  # approximate limit for the activations of a segment in the backward pass
 
-Carry = tuple[Tensor, ...]  # its integers have no gradient
-Masks = Sequence[Tensor | None]  # whatever has no gradient, such as what dropout keeps, the steps first
+Carry = tuple[Tensor, ...]  # integer tensors have no gradient
+Masks = Sequence[Tensor | None]  # inputs without a gradient, such as dropout masks; the steps are the first dimension
 Draw = Callable[[range], Masks]  # the masks of these steps
 
 
@@ -36,7 +36,7 @@ class Segment(NamedTuple):
 
     carry: Carry  # after the last step
     states: Shaped[Tensor, "T *state"]
-    notes: Shaped[Tensor, "T *note"]  # what else is to be known of each step, without a gradient
+    notes: Shaped[Tensor, "T *note"]  # other results of each step, without a gradient
 
 
 @runtime_checkable
@@ -49,7 +49,7 @@ class Loop(Protocol):
 
     @property
     def unbound(self) -> "Loop":
-        """Without its weights."""
+        """The function without its weights."""
 
     def bind(self, weights: Sequence[Tensor]) -> "Loop":
         """The same function of other weights."""
@@ -57,11 +57,11 @@ class Loop(Protocol):
     def segment(
         self, carry: Carry, inputs: tuple[Tensor, ...], masks: Masks, made: Tensor | None
     ) -> tuple[Carry, Tensor, Tensor]:
-        """As many steps as the inputs have; `made` are their states where these are known and only a gradient is
-        wanted. It must not synchronise with the device, draw, or depend on what is in the tensors."""
+        """Run as many steps as the inputs have. `made` are their states if these are known and only a gradient is
+        needed. It must not synchronise with the device, draw random numbers, or branch on the values of tensors."""
 
     def step_bytes(self, carry: Carry) -> int:
-        """Of the activations of a step, about."""
+        """Approximate size of the activations of a step."""
 
 
 class LoopResult(NamedTuple):
@@ -69,13 +69,13 @@ class LoopResult(NamedTuple):
 
     states: Shaped[Tensor, "N *state"]
     notes: Shaped[Tensor, "N *note"]
-    carry: Carry  # after the last step, and those that fill up its segment
+    carry: Carry  # after the last step and the padding of its segment
 
 
 class LoopGradients(NamedTuple):
-    """The gradients of all that a segment was computed from."""
+    """The gradients of all inputs of a segment."""
 
-    carry: Carry  # before the first step, its floats
+    carry: Carry  # before the first step; floating-point tensors only
     inputs: tuple[Tensor, ...]
     weights: tuple[Tensor, ...]
 
@@ -89,12 +89,12 @@ def run(
     redraw: bool = False,
     should_stop: Callable[[Carry], bool] | None = None,
 ) -> LoopResult:
-    """All steps, of which there is at least one, or segments until `should_stop`.
+    """Run all steps, at least one, or segments until `should_stop`.
 
-    inputs: (N, …), for each of the steps.
-    draw: is called for one segment after the other.
-    redraw: whether it can be called again in backward, so that masks need not be kept.
-    should_stop: looks at the carry after a segment.
+    inputs: (N, …), one entry per step.
+    draw: called for each segment in order.
+    redraw: whether `draw` can be called again in the backward pass, so that masks need not be kept.
+    should_stop: called with the carry after each segment.
     """
     spec = LoopSpec(loop.unbound, draw, steps, redraw, should_stop, len(carry), len(carry) + len(inputs))
     states, notes, *after = RunLoop.apply(spec, *carry, *inputs, *loop.weights)
@@ -102,14 +102,14 @@ def run(
 
 
 class LoopSpec(NamedTuple):
-    """What `RunLoop` is given besides tensors, which are the carry, the inputs and the weights."""
+    """Arguments of `RunLoop` besides its tensors: the carry, the inputs and the weights."""
 
     loop: Loop  # unbound
     draw: Draw
     steps: int
     redraw: bool
     should_stop: Callable[[Carry], bool] | None
-    inputs: int  # the place of the first input among the tensors …
+    inputs: int  # the index of the first input among the tensors …
     weights: int  # … and of the first weight
 
     def segment_steps(self, carry: Carry) -> int:
@@ -155,19 +155,19 @@ class RunLoop(torch.autograd.Function):
         d_weights = [torch.zeros_like(weight) for weight in weights]
         d_carry = floats(d_carry, tensors[:C])
 
-        def masks_of(number: int) -> Masks:
-            first = ctx.starts[number]
+        def masks_of(index: int) -> Masks:
+            first = ctx.starts[index]
             redrawn = range(spec.steps)[first : first + ctx.T]
-            return spec.draw(redrawn) if spec.redraw else kept[number * each + C : (number + 1) * each]
+            return spec.draw(redrawn) if spec.redraw else kept[index * each + C : (index + 1) * each]
 
         masks = masks_of(len(ctx.starts) - 1)
         carry = kept[:C]
         with in_float32(states.device), captured_segments(spec.loop, ctx.T, carry, inputs, masks, weights) as graphs:
-            for number, first in reversed(list(enumerate(ctx.starts))):
+            for index, first in reversed(list(enumerate(ctx.starts))):
                 steps = slice(first, min(first + ctx.T, spec.steps))
-                before = kept[number * each : number * each + C]
-                if number < len(ctx.starts) - 1:
-                    masks = masks_of(number)
+                before = kept[index * each : index * each + C]
+                if index < len(ctx.starts) - 1:
+                    masks = masks_of(index)
                 given = tuple(tensor[steps] for tensor in inputs)
                 found = graphs.backward_segment(before, given, masks, states[steps], gradient[steps], d_carry)
                 d_carry = tuple(tensor.clone() for tensor in found.carry)
@@ -192,13 +192,13 @@ class CapturedSegments:
         weights: Sequence[Tensor],
     ) -> None:
         self.T, self.bytes = T, T * loop.step_bytes(tuple(carry))
-        # Gradients are computed for all of them, also for what the user has frozen.
+        # Gradients are computed for all weights, including frozen ones.
         self.loop = loop.bind([torch.zeros_like(weight).requires_grad_() for weight in weights])
         self.carry = tuple(torch.zeros_like(tensor) for tensor in carry)
         self.d_carry = tuple(torch.zeros_like(tensor) for tensor in floats(carry))
         self.inputs = tuple(tensor.new_zeros(T, *tensor.shape[1:]) for tensor in inputs)
         self.masks = tuple(None if mask is None else mask.new_zeros(T, *mask.shape[1:]) for mask in masks)
-        self.made: tuple[Tensor, Tensor] | None = None  # states and their gradient, from the first backward on
+        self.made: tuple[Tensor, Tensor] | None = None  # states and their gradient, from the first backward pass on
         self.forward: Captured[Segment] = Captured(carry[0].device)
         self.backward: Captured[LoopGradients] = Captured(carry[0].device)
 
@@ -206,7 +206,7 @@ class CapturedSegments:
         torch._foreach_copy_(list(self.loop.weights), list(weights))
 
     def forward_segment(self, carry: Sequence[Tensor], inputs: Sequence[Tensor], masks: Masks) -> Segment:
-        """The segment; the result is overwritten by the next run."""
+        """Run a segment. The result is overwritten by the next run."""
         fill((*self.carry, *self.inputs, *self.masks), (*carry, *inputs, *masks))
         return self.forward.run(lambda: Segment(*self.loop.segment(self.carry, self.inputs, self.masks, None)))
 
@@ -219,19 +219,19 @@ class CapturedSegments:
         gradient: Shaped[Tensor, "T *state"],
         d_carry: Sequence[Tensor],
     ) -> LoopGradients:
-        """From the gradient of a segment's states, and of the carry after it, to that of all it was computed from; the
-        result is overwritten by the next run."""
+        """The gradients of all inputs of a segment, given those of its states and of the carry after it. The result is
+        overwritten by the next run."""
         if self.made is None:
-            room = (self.T, *states.shape[1:])
-            self.made = states.new_zeros(room), states.new_zeros(room)
+            shape = (self.T, *states.shape[1:])
+            self.made = states.new_zeros(shape), states.new_zeros(shape)
         made = self.made
         fill((*self.carry, *self.inputs, *self.masks), (*carry, *inputs, *masks))
         fill((*made, *self.d_carry), (states, gradient, *d_carry))
         return self.backward.run(lambda: self._pull_back(*made))
 
     def _pull_back(self, states: Shaped[Tensor, "T *state"], gradient: Shaped[Tensor, "T *state"]) -> LoopGradients:
-        # Leaves of their own, and nothing but gradients is returned: PyTorch ties what a gradient arrives at to the
-        # stream that it was first used on, so nothing of one launch may live on in the capture.
+        # New leaf tensors each time, and only gradients are returned: autograd ties a leaf's gradient to the stream of
+        # its first use, so no autograd state of a direct launch may be reused in the capture.
         carry, inputs = (
             tuple(own.detach().requires_grad_(own.is_floating_point()) for own in part)
             for part in (self.carry, self.inputs)
@@ -247,12 +247,12 @@ class CapturedSegments:
 
 
 def floats(parts: Sequence[Tensor], like: Sequence[Tensor] | None = None) -> Carry:
-    """Of a carry, or of what belongs to `like`: the parts that can have a gradient."""
+    """The parts that can have a gradient: those that are floating-point, or whose counterpart in `like` is."""
     return tuple(part for part, own in zip(parts, like or parts, strict=True) if own.is_floating_point())
 
 
 def fill(buffers: Sequence[Tensor | None], values: Sequence[Tensor | None]) -> None:
-    """Copy values, and zeros where there are too few."""
+    """Copy the values, padded with zeros."""
     for buffer, value in zip(buffers, values, strict=True):
         if buffer is not None and value is not None:
             buffer[: len(value)] = value
@@ -261,8 +261,8 @@ def fill(buffers: Sequence[Tensor | None], values: Sequence[Tensor | None]) -> N
 
 @contextmanager
 def in_float32(device: torch.device) -> Iterator[None]:
-    """Without autocast, whose copies of weights would be captured as they are now; and such that training can use what
-    inference made."""
+    """Disable autocast, whose cached copies of the weights would be captured; and leave inference mode, so that
+    training can use what inference allocated."""
     with torch.inference_mode(False), torch.no_grad(), torch.autocast(device.type, enabled=False):
         yield
 
@@ -276,7 +276,7 @@ def captured_segments(
     masks: Masks,
     weights: Sequence[Tensor],
 ) -> Iterator[CapturedSegments]:
-    """Those for loops of this kind and size, with these weights."""
+    """Borrow captured segments for loops of this kind and size, with these weights."""
     device = carry[0].device
     shapes = (*(own.shape for own in carry), *(None if own is None else own.shape[1:] for own in (*inputs, *masks)))
     key = ("loop", device, stream_of(device), loop, T, shapes, precision(device))

@@ -1,8 +1,8 @@
-"""Shift-reduce parsing on the GPU: a search in a workspace, five launches a step, captured once for every segment.
+"""Shift-reduce parsing on the GPU: a search in a workspace, with five launches per step, captured in segments.
 
-A workspace fits searches of one size: samples, beams and tokens. As in `beamtree.nn.engine.gpu.workspace` its buffers
-stay where they are, and the request, its weights among them, is copied in before each search. Backward replays the
-nodes that survived as a forest, in the same workspace.
+A workspace fits searches of one size: samples, beams and tokens. As in `beamtree.nn.engine.gpu.workspace`, its buffers
+have fixed addresses, and the request, including its weights, is copied in before each search. The backward pass replays
+the surviving nodes as a forest, in the same workspace.
 """
 
 import copy
@@ -24,7 +24,7 @@ from beamtree.nn.engine.gpu.capture import Captured, stream_of
 from beamtree.nn.engine.gpu.cells import NewNodes
 from beamtree.nn.engine.gpu.forest import ForestSource, PaddedForest
 from beamtree.nn.engine.gpu.kernels import shift_reduce as kernels
-from beamtree.nn.engine.gpu.precision import lay_out, method, precision, room_for, tile
+from beamtree.nn.engine.gpu.precision import buffer_for, lay_out, method, precision, tile
 from beamtree.nn.engine.gpu.replay import LeasedReplay, SearchWorkspace
 from beamtree.nn.engine.gpu.workspace import padded_length, rounded
 from beamtree.nn.engine.pool import Pool, new_tables
@@ -35,7 +35,7 @@ from beamtree.nn.engine.shift_reduce.search import ParserStep, ParserTrace, Stac
 
 
 def encode(request: ParserRequest) -> Chart:
-    """As `beamtree.nn.engine.shift_reduce.replay.encode`."""
+    """Same as `beamtree.nn.engine.shift_reduce.replay.encode`."""
     size = ParserSize.of(request)
 
     def make() -> SearchWorkspace[Any]:
@@ -53,8 +53,8 @@ def encode(request: ParserRequest) -> Chart:
 def compose(
     lease: Lease[SearchWorkspace[Any]], request: ParserRequest, survivors: SurvivingNodes
 ) -> Float[Tensor, "rows S"]:
-    """As `beamtree.nn.engine.shift_reduce.replay.compose_survivors`. The workspace belongs to the pass until its
-    gradient was taken. Autograd computes the scores from the store."""
+    """Same as `beamtree.nn.engine.shift_reduce.replay.compose_survivors`. The pass owns the workspace until its
+    gradient was computed. The scores are computed from the store, under autograd."""
     lease.workspace.search.keep(survivors)
     scores = request.start_scores()  # constant, and not read
     store, _ = LeasedReplay.apply(lease, survivors.ids, scores, request.leaves, *request.cell.weights)
@@ -63,7 +63,7 @@ def compose(
 
 @dataclass(frozen=True)
 class ParserSize:
-    """What a workspace, and the graphs in it, are made for: its key."""
+    """What a workspace and its graphs are specialised for: its key."""
 
     device: torch.device
     stream: int  # searches on two streams may run at the same time
@@ -76,7 +76,7 @@ class ParserSize:
 
     @classmethod
     def of(cls, request: ParserRequest) -> "ParserSize":
-        """That of a request, once it is padded."""
+        """The size of a request after padding."""
         B, N, _ = request.leaves.shape
         device = request.leaves.device
         assert isinstance(request.cell, CellFunction)
@@ -90,7 +90,7 @@ class ParserSize:
 
     @property
     def steps(self) -> int:
-        """Rounded up to whole segments; in the steps too many nothing moves."""
+        """Rounded up to whole segments; the padding steps change nothing."""
         return rounded(2 * self.N - 3, workspace.SEGMENT)
 
     @property
@@ -110,20 +110,20 @@ class ParserWorkspace:
         self.size = size
         B, K, T, n, D = size.B, size.K, size.steps, size.beams, size.cell.dim
         device: dict[str, Any] = {"device": size.device}
-        small, whole = {**device, "dtype": torch.int32}, {**device, "dtype": torch.long}
-        self.request = self._own(request)
+        int32, int64 = {**device, "dtype": torch.int32}, {**device, "dtype": torch.long}
+        self.request = self._request_buffers(request)
         self.decision = [torch.empty_like(weight).contiguous() for weight in request.decision.weights]
         self.tables = new_tables(self.request, size.nodes)
         self.pool: Pool
-        self.heights = torch.zeros(size.nodes + 1, **small)
+        self.heights = torch.zeros(size.nodes + 1, **int32)
         self.entries = new_entries(B, K, T, size.device)
-        self.base = torch.zeros(1, **small)
-        self.seed = self.request.dropout.offsets[:1] if self.request.dropout else torch.zeros(1, **small)
+        self.base = torch.zeros(1, **int32)
+        self.seed = self.request.dropout.offsets[:1] if self.request.dropout else torch.zeros(1, **int32)
         # The state of the beams, in two halves.
-        self.top, self.words = torch.zeros(2, B, K, **small), torch.zeros(2, B, K, **small)
+        self.top, self.words = torch.zeros(2, B, K, **int32), torch.zeros(2, B, K, **int32)
         self.scores = torch.zeros(2, B, K, **device)
         # The nodes that a step composes; −1: none.
-        self.ids, self.keys = torch.zeros(n, **whole), torch.zeros(n, **small)
+        self.ids, self.keys = torch.zeros(n, **int64), torch.zeros(n, **int32)
         self.present = torch.zeros(n, dtype=torch.int8, **device)
         kernels_of_cell = size.cell.kernels()
         assert kernels_of_cell is not None
@@ -131,28 +131,28 @@ class ParserWorkspace:
         self.inner = torch.zeros(n, self.cell_kernels.inner_width * D, **device)
         self.gates = torch.zeros(n, self.cell_kernels.gates_width * D, **device)
         self.records = ParserStep(
-            torch.zeros(T, B, K, **whole),
-            torch.zeros(T, B, K, 3, **whole),
+            torch.zeros(T, B, K, **int64),
+            torch.zeros(T, B, K, 3, **int64),
             torch.zeros(T, B, K, dtype=torch.int8, **device),
-            torch.zeros(T, B, K, **whole),
-            torch.zeros(T, B, K, **whole),
-            torch.zeros(T, B, K, **whole),
+            torch.zeros(T, B, K, **int64),
+            torch.zeros(T, B, K, **int64),
+            torch.zeros(T, B, K, **int64),
         )
-        # As the kernels read them: a matrix by its inputs, each a row of outputs.
+        # In the layout that the kernels read: a row of outputs for each input.
         self.method = method(n, size.precision)
-        self.laid_out = [w if w.dim() == 1 else room_for(w.mT, self.method) for w in self.request.cell.weights]
-        self.features = room_for(self.decision[0].mT, self.method)  # (3D, D)
-        # A quarter of the columns that the cell's products have: tiles as for a quarter of the rows.
+        self.laid_out = [w if w.dim() == 1 else buffer_for(w.mT, self.method) for w in self.request.cell.weights]
+        self.features = buffer_for(self.decision[0].mT, self.method)  # (3D, D)
+        # A quarter of the columns of the cell's products, so the tiles are those for a quarter of the rows.
         self.tile = tile(n // 4, self.method)
         self.parts = torch.zeros(n, triton.cdiv(D, self.tile["BN"]), **device)
-        # The nodes that survived, by height, and where each height ends; the first two groups are empty.
-        self.order, self.ends = torch.zeros(n * (size.N - 1), **whole), torch.zeros(size.N + 1, **whole)
+        # The surviving nodes by height, and where each height ends; the first two groups are empty.
+        self.order, self.ends = torch.zeros(n * (size.N - 1), **int64), torch.zeros(size.N + 1, **int64)
         self.host_ends: list[int] = []
         self.beginning: Captured[None] = Captured(size.device)
         self.segments = {steps: Captured[None](size.device) for steps in (workspace.SEGMENT, workspace.SHORT)}
 
-    def _own(self, request: ParserRequest) -> Request:
-        """A copy of the request in buffers of this workspace, without the decision."""
+    def _request_buffers(self, request: ParserRequest) -> Request:
+        """The request with buffers of this workspace in place of its tensors, without the decision."""
         leaves = request.leaves.new_zeros(self.size.B, self.size.N, request.leaves.shape[2])
         lengths = torch.zeros(self.size.B, dtype=torch.int32, device=self.size.device)
         cell = self.size.cell.bind([torch.empty_like(weight).contiguous() for weight in request.cell.weights])
@@ -167,7 +167,7 @@ class ParserWorkspace:
         return sum(tensor.nbytes for tensor in large)
 
     def search(self, request: ParserRequest) -> ParserTrace:
-        """As `beamtree.nn.engine.shift_reduce.search.search`; what was found lies in this workspace."""
+        """Same as `beamtree.nn.engine.shift_reduce.search.search`; the results stay in this workspace."""
         own, N, steps = self.request, request.leaves.shape[1], request.steps
         own.leaves[:, :N].copy_(request.leaves)
         own.lengths.copy_(request.lengths)
@@ -184,10 +184,10 @@ class ParserWorkspace:
         return ParserTrace(self.pool, records._replace(free=records.free.bool()), self.scores[0])
 
     def _begin(self) -> None:
-        """The leaves, and the first two words on the stacks."""
-        for room, weight in zip(self.laid_out, self.request.cell.weights, strict=True):
-            if room is not weight:
-                lay_out(room, weight.mT)
+        """Write the leaves, and push the first two words on the stacks."""
+        for buffer, weight in zip(self.laid_out, self.request.cell.weights, strict=True):
+            if buffer is not weight:
+                lay_out(buffer, weight.mT)
         lay_out(self.features, self.decision[0].mT)
         self.pool = Pool(self.request, self.size.nodes, self.tables)
         self.pool.heights = self.heights
@@ -198,14 +198,14 @@ class ParserWorkspace:
 
     @property
     def new_nodes(self) -> NewNodes:
-        """What each step composes."""
+        """The nodes that each step composes."""
         cell, dropout = self.request.cell, self.request.dropout
         assert isinstance(cell, CellFunction)
         buffers = (self.tables, self.ids, self.keys, self.present, self.inner, self.gates)
         return NewNodes(cell, self.laid_out, self.method, (), dropout, self.seed, *buffers)
 
     def launch(self, steps: int) -> None:
-        """Every kernel of so many steps: an even count, so that each segment begins with the same half."""
+        """Launch every kernel of the given number of steps: even, so that each segment begins with the same half."""
         size, tables = self.size, self.tables
         n, D = size.beams, size.cell.dim
         _, bias, score_weight, score_bias = self.decision
@@ -228,7 +228,7 @@ class ParserWorkspace:
         self.base += steps
 
     def keep(self, survivors: SurvivingNodes) -> None:
-        """The nodes that a gradient goes through."""
+        """Store the nodes that have a gradient."""
         ids = survivors.ids
         self.order[: len(ids)].copy_(ids)
         self.host_ends = list(accumulate((0, 0, *survivors.sizes)))
@@ -236,7 +236,7 @@ class ParserWorkspace:
         self.ends.copy_(torch.tensor(filled).to(self.size.device, non_blocking=True))
 
     def levels(self) -> list[int]:
-        """Where the groups of these nodes end."""
+        """Where each group of these nodes ends."""
         return self.host_ends
 
 

@@ -1,7 +1,7 @@
-"""Straight-through sampling on the GPU: a sample is a search with one beam, so that none competes.
+"""Straight-through sampling on the GPU: each sample is a search with one beam, so samples do not compete.
 
-Search and gradient have their own workspaces, each borrowed for the time of a call. Whatever a pass needs later is
-copied out, so that several may be under way.
+Search and gradient have separate workspaces, each borrowed during a call. What a pass needs later is copied out, so
+that several passes can be in progress.
 """
 
 import copy
@@ -25,7 +25,7 @@ from beamtree.nn.engine.straight_through.replay import Gradients, Kept, SampleNo
 
 
 class KeptNoise(Noise):
-    """The noise on candidates is kept, as backward needs it."""
+    """Keeps the noise on candidates for the backward pass."""
 
     def __init__(self, request: Request) -> None:
         super().__init__(request)
@@ -38,20 +38,20 @@ class KeptNoise(Noise):
 
 
 class SampleWorkspace(BeamWorkspace):
-    """Buffers of one size, whose beams are searches of their own."""
+    """Buffers of one size. Each beam is a separate search."""
 
     def __init__(self, size: Size, request: Request) -> None:
         super().__init__(size, request)
-        self.own_lengths = torch.zeros(size.B, size.K, dtype=torch.int32, device=size.device)
+        self.beam_lengths = torch.zeros(size.B, size.K, dtype=torch.int32, device=size.device)
 
     def launch(self, steps: int, lengths: Tensor | None = None, K: int | None = None, J: int | None = None) -> None:
-        """Every kernel of so many steps: each beam takes its one best candidate."""
-        self.own_lengths.copy_(self.lengths.unsqueeze(1))
-        super().launch(steps, self.own_lengths, K=1, J=1)
+        """Launch every kernel of the given number of steps. Each beam takes its best candidate."""
+        self.beam_lengths.copy_(self.lengths.unsqueeze(1))
+        super().launch(steps, self.beam_lengths, K=1, J=1)
 
 
 def encode(request: Samples) -> Chart:
-    """Of a request for samples."""
+    """Same as `beamtree.nn.engine.straight_through.replay.encode`."""
     size = Size.of(request)
     noise = KeptNoise(request) if request.wants_gradient() else Noise(request)
     padding = size.N - request.leaves.shape[1]
@@ -74,18 +74,18 @@ def encode(request: Samples) -> Chart:
 
 
 def _without_padding(chart: Chart, request: Request) -> Chart:
-    """The chart of a padded request as that of the request itself."""
+    """Convert the chart of a padded request to that of the original request."""
     B, N, _ = request.leaves.shape
     padding = B * (chart.nodes.shape[2] + 1 - N)
     actions, nodes, spans = (field[:, :, : N - 1] for field in (chart.actions, chart.nodes, chart.spans))
     store = torch.cat((request.leaves.flatten(0, 1), chart.store[B * N + padding :]))
-    # What is absent was row 0, and still is.
+    # The absent node stays row 0.
     return Chart(store, chart.scores, actions, (nodes - padding).clamp(min=0), spans)
 
 
 def copy_out(memory: SampleWorkspace, pool: Pool, noise: Noise) -> tuple[SampleTrace, Kept]:
-    """What a search found, put into this pool, and what `SampleGradient.undo` needs of it. Only the steps that were
-    asked for have made nodes; behind these stands the absent one."""
+    """Copy the results of a search into this pool, and return them with what `SampleGradient.undo` needs. Only the
+    requested steps have added nodes; the absent node follows them."""
     size, tables, choices = memory.size, memory.tables, pool.request.steps
     steps = rounded(noise.request.steps, workspace.SEGMENT)
     used = size.composed + 2 * size.beams * steps
@@ -99,5 +99,5 @@ def copy_out(memory: SampleWorkspace, pool: Pool, noise: Noise) -> tuple[SampleT
     if not isinstance(noise, KeptNoise):
         return trace, []
     drawn = torch.cat(noise.kept) if noise.kept else None
-    # The id 0 is that of a leaf, which is as absent from a row of candidates.
+    # The absent node becomes id 0, that of a leaf, which no row of candidates contains.
     return trace, [actions[:steps].int(), removed[:steps].where(removed[:steps] < used, 0).int(), trace.roots, drawn]

@@ -1,8 +1,8 @@
-"""The gradient of fused straight-through sampling: a step is undone by six kernels, stretches of them captured.
+"""The gradient of fused straight-through sampling: six kernels undo a step, and segments of steps are captured.
 
-What a step must know of each candidate (`Sides`) is found for all of them before, in a batch, and the gradients of the
-weights after, as in `beamtree.nn.engine.straight_through.replay`; only what runs step by step is captured. The rows of
-candidates need not be kept: a merge is undone in them too.
+As in `beamtree.nn.engine.straight_through.replay`, what a step needs of each candidate (`Sides`) is computed beforehand
+for all candidates in one batch, and the gradients of the weights afterwards. Only the part that runs step by step is
+captured. The rows of candidates need not be kept: undoing a merge restores them.
 """
 
 import copy
@@ -23,34 +23,34 @@ from beamtree.nn.engine.gpu.capture import Captured
 from beamtree.nn.engine.gpu.kernels import straight_through as kernels
 from beamtree.nn.engine.gpu.workspace import Size
 from beamtree.nn.engine.pool import take
-from beamtree.nn.engine.straight_through.replay import Gradients, SampleNodes, Sides, by_step, still_going
+from beamtree.nn.engine.straight_through.replay import Gradients, SampleNodes, Sides, by_step, has_merge
 
-AT_ONCE = 8192  # nodes that are composed again in one batch: 20 KiB each at a width of 128
-ELEMENTS = 8  # of a sequence, for one program: few, so that many processors share a long one
+AT_ONCE = 8192  # nodes that are recomposed in one batch: 20 KiB each at a width of 128
+ELEMENTS = 8  # of a sequence, per program: few, so that many multiprocessors share a long one
 
 
 class SampleGradient:
-    """Buffers for the gradient of searches of one size, the copies of cell and dropout among them."""
+    """Buffers for the gradient of searches of one size, including copies of the cell's weights and the dropout seed."""
 
     def __init__(self, size: Size, cell: CellFunction, dropout: NodeDropout | None) -> None:
         self.size, beams, M, S, steps = size, size.beams, size.M, cell.state_dim, workspace.SEGMENT
         device: dict[str, Any] = {"device": size.device}
-        small = {**device, "dtype": torch.int32}
+        int32 = {**device, "dtype": torch.int32}
         self.sides = Sides(*torch.zeros(4, size.nodes, S, **device).unbind(0))  # those of the leaves stay 0
         self.logits, self.logit_gradient = torch.zeros(2, size.nodes + 1, **device).unbind(0)
-        # Of each sample, twice: after a step and before it.
-        self.rows = torch.zeros(2, beams, M, **small)
+        # For each sample, in two halves: after a step and before it.
+        self.rows = torch.zeros(2, beams, M, **int32)
         self.sequence = torch.zeros(2, beams, M + 1, S, **device)
         self.rise, self.run, self.found = torch.zeros(3, beams, M, **device).unbind(0)
         self.score_gradient = torch.zeros(beams, **device)
-        # Of the steps of a stretch.
-        self.extent = torch.zeros(1, **small)
+        # For each step of a segment.
+        self.extent = torch.zeros(1, **int32)
         self.noise = torch.zeros(steps if size.stochastic else 1, beams, M, **device)
-        self.actions, self.removed = torch.zeros(steps, beams, **small), torch.zeros(steps, beams, 3, **small)
+        self.actions, self.removed = torch.zeros(steps, beams, **int32), torch.zeros(steps, beams, 3, **int32)
         self.above, self.parents = torch.zeros(2, steps, beams, S, **device).unbind(0)
         self.children = torch.zeros(steps, beams, 2, S, **device)
-        self.spans = torch.zeros(steps, beams, 2, 3, **small)  # of the children
-        # A graph holds addresses, and these stay.
+        self.spans = torch.zeros(steps, beams, 2, 3, **int32)  # of the children
+        # Copies, since a graph needs fixed addresses.
         self.cell = cell.bind([torch.empty_like(weight).contiguous() for weight in cell.weights])
         self.dropout = copy.copy(dropout)
         if self.dropout:
@@ -59,14 +59,14 @@ class SampleGradient:
 
     @property
     def bytes(self) -> int:
-        """Of all that is not small, with what the graph has for nodes that it composes again."""
+        """The size of the large buffers, with the graph's memory for recomposed nodes."""
         large = (*self.sides, self.rows, self.sequence, self.noise, self.above, self.parents, self.children)
         at_once = min(workspace.SEGMENT, self._at_once) * self.size.beams
         return sum(tensor.nbytes for tensor in large) + at_once * self.size.D * 4 * 40
 
     @property
     def _at_once(self) -> int:
-        """Steps whose nodes are composed again in one batch."""
+        """The number of steps whose nodes are recomposed in one batch."""
         return max(AT_ONCE // self.size.beams, 1)
 
     def undo(
@@ -79,8 +79,8 @@ class SampleGradient:
         roots: Int[Tensor, "B K"],
         noise: Float[Tensor, "t B K m"] | None,
     ) -> Gradients:
-        """As `beamtree.nn.engine.straight_through.replay.undo`. There are whole segments of steps; in those too many,
-        for which there is no noise, nothing moves. The results lie in these buffers."""
+        """Same as `beamtree.nn.engine.straight_through.replay.undo`. The steps are padded to whole segments; padding
+        steps have no noise and change nothing. The results are in these buffers."""
         (B, K, M, S), beams, steps = above.shape, self.size.beams, workspace.SEGMENT
         self._take_weights(nodes)
         nodes.sides(self.sides)
@@ -91,8 +91,8 @@ class SampleGradient:
         if score_gradient is not None:
             self.score_gradient.copy_(score_gradient.flatten())
 
-        # The last merges of all samples, which are no choice.
-        by_steps = by_step(above, nodes.lengths, still_going(nodes.lengths, M)).view(M, beams, S)
+        # The last merge of every sample, which is not a choice.
+        by_steps = by_step(above, nodes.lengths, has_merge(nodes.lengths, M)).view(M, beams, S)
         last = roots.flatten()
         gradient.index_add_(0, last, by_steps[-1])
         self.sequence[0].zero_()
@@ -115,7 +115,7 @@ class SampleGradient:
                 self.noise[: len(drawn), :, : drawn.shape[2]].copy_(drawn)
             self.extent.fill_(M - first)
             self.captured.run(self._launch)
-            gradient.index_add_(0, chosen, self.parents.flatten(0, 1))  # of finished samples, anything to a leaf
+            gradient.index_add_(0, chosen, self.parents.flatten(0, 1))  # finished samples add to a leaf: not read
         return Gradients(self.sequence[0].view(B, K, M + 1, S), self.logit_gradient[:used], gradient)
 
     def _take_weights(self, nodes: SampleNodes) -> None:
@@ -124,14 +124,14 @@ class SampleGradient:
             self.dropout.offsets.copy_(nodes.dropout.offsets)
 
     def _launch(self) -> None:
-        """Every kernel of a stretch, the last step first."""
+        """Launch every kernel of a segment, the last step first."""
         beams = self.size.beams
         for first in reversed(range(0, workspace.SEGMENT, self._at_once)):
             last = min(first + self._at_once, workspace.SEGMENT)
             nodes = self._compose_again(slice(first, last))
             for slot in reversed(range(first, last)):
                 self._undo_step(slot, nodes, slice((slot - first) * beams, (slot - first + 1) * beams))
-            del nodes  # before the next ones are made
+            del nodes  # frees them before the next ones are allocated
 
     def _compose_again(self, steps: slice) -> Adjoint:
         children = self.children[steps].flatten(0, 1)  # (steps·B·K, 2, S)

@@ -1,7 +1,7 @@
 """Given trees on the GPU: composed level by level in captured graphs, and replayed as a forest.
 
-A workspace has room for so many nodes, whatever their trees: which nodes a level has is read from memory. The trees are
-known on the host, so nothing waits for the device.
+A workspace fits all trees up to a number of nodes: which nodes a level has is read from device memory. The trees are
+known on the host, so nothing synchronises with the device.
 """
 
 import copy
@@ -20,23 +20,23 @@ from beamtree.nn.engine.gpu.capture import Captured, multiprocessors, stream_of
 from beamtree.nn.engine.gpu.cells import Levels, NewNodes
 from beamtree.nn.engine.gpu.forest import LEVELS, ForestSource, ReplayedForest, graph_sizes
 from beamtree.nn.engine.gpu.kernels import cells as kernels
-from beamtree.nn.engine.gpu.precision import lay_out, method, precision, room_for
+from beamtree.nn.engine.gpu.precision import buffer_for, lay_out, method, precision
 from beamtree.nn.engine.gpu.replay import LeasedReplay, SearchWorkspace
 from beamtree.nn.engine.pool import Tables
 
-MAX_NODES = 2**18  # whose inner activations are held in forward
-EXPECTED = 16  # levels that share the nodes evenly: what the tiles of products are made for
+MAX_NODES = 2**18  # whose inner activations the forward pass holds
+EXPECTED = 16  # number of levels for which the tiles of products are chosen
 
 
 @dataclass(frozen=True)
 class TreeSize:
-    """What a workspace is made for: its key."""
+    """What a workspace is specialised for: its key."""
 
     device: torch.device
     stream: int
-    leaves: int  # rows for leaves, …
-    nodes: int  # … for nodes, …
-    levels: int  # … and levels, at most
+    leaves: int  # maximum number of leaves, …
+    nodes: int  # … of nodes, …
+    levels: int  # … and of levels
     cell: CellFunction  # unbound
     dropout: float | None  # the scale of the masks
     precision: str
@@ -49,7 +49,7 @@ class TreeWorkspace:
         self.size = size
         device: dict[str, Any] = {"device": size.device}
         rows, S = size.leaves + size.nodes, size.cell.state_dim
-        whole = {**device, "dtype": torch.long}
+        int64 = {**device, "dtype": torch.long}
         self.cell = size.cell.bind([torch.empty_like(weight).contiguous() for weight in request.cell.weights])
         self.dropout = copy.copy(request.dropout)
         self.seed = torch.zeros(1, dtype=torch.int32, **device)
@@ -59,12 +59,12 @@ class TreeWorkspace:
         self.tables = Tables(
             torch.zeros(rows, S, **device),
             torch.zeros(1, **device),  # nothing is scored
-            torch.zeros(rows, 2, **whole),
-            torch.zeros(rows, 3, **whole),
-            torch.arange(rows, **whole),
+            torch.zeros(rows, 2, **int64),
+            torch.zeros(rows, 3, **int64),
+            torch.arange(rows, **int64),
         )
-        self.order = torch.zeros(size.nodes, **whole)
-        self.ends = torch.zeros(size.levels, **whole)
+        self.order = torch.zeros(size.nodes, **int64)
+        self.ends = torch.zeros(size.levels, **int64)
         self.level = torch.zeros(1, dtype=torch.int32, **device)
         self.keys = torch.zeros(size.nodes, dtype=torch.int32, **device)
         found = size.cell.kernels()
@@ -74,7 +74,7 @@ class TreeWorkspace:
         self.gates = torch.zeros(size.nodes, found.gates_width * size.cell.dim, **device)
         self.expected = max(size.nodes // EXPECTED, 1)
         self.method = method(self.expected, size.precision)
-        self.laid_out = [w if w.dim() == 1 else room_for(w.mT, self.method) for w in self.cell.weights]
+        self.laid_out = [w if w.dim() == 1 else buffer_for(w.mT, self.method) for w in self.cell.weights]
         self.host_ends: list[int] = []
         self.rising = {levels: Captured[None](size.device) for levels in (LEVELS, 1)}
 
@@ -83,12 +83,12 @@ class TreeWorkspace:
         return sum(tensor.nbytes for tensor in (*self.tables, self.inner, self.gates))
 
     def compose(self, request: TreeRequest, forest: Forest) -> None:
-        """All nodes; their states lie in this workspace."""
+        """Compose all nodes; their states stay in this workspace."""
         leaves, nodes = forest.levels[0], len(forest.children)
         torch._foreach_copy_(list(self.cell.weights), list(request.cell.weights))
-        for room, weight in zip(self.laid_out, self.cell.weights, strict=True):
-            if room is not weight:
-                lay_out(room, weight.mT)
+        for buffer, weight in zip(self.laid_out, self.cell.weights, strict=True):
+            if buffer is not weight:
+                lay_out(buffer, weight.mT)
         states, _, children, spans, _ = self.tables
         states[:leaves].copy_(request.leaves.flatten(0, 1))
         rows = slice(leaves, leaves + nodes)
@@ -105,16 +105,16 @@ class TreeWorkspace:
         self.host_ends = [end - leaves for end in forest.levels]
         filled = self.host_ends + [nodes] * (self.size.levels - len(self.host_ends))
         self.ends.copy_(torch.tensor(filled).to(self.size.device, non_blocking=True))
-        self.level.fill_(2)  # the group 0 is the leaves, and 1 is empty
+        self.level.fill_(2)  # group 0 is the leaves, and group 1 is empty
         for levels in graph_sizes(len(self.host_ends) - 2):
             self.rising[levels].run(partial(self._launch, levels))
 
     def levels(self) -> list[int]:
-        """Where the groups of nodes end."""
+        """Where each group of nodes ends."""
         return self.host_ends
 
     def _launch(self, levels: int) -> None:
-        """Every kernel of so many levels."""
+        """Launch every kernel of the given number of levels."""
         buffers = (self.tables, self.order, self.keys, self.keys, self.inner, self.gates)
         nodes = NewNodes(self.cell, self.laid_out, self.method, (), self.dropout, self.seed, *buffers)
         programs = 2 * multiprocessors(self.size.device)
@@ -145,12 +145,12 @@ def why_not(request: TreeRequest) -> str | None:
 
 
 def rounded_up(count: int, at_least: int) -> int:
-    """To a power of two, so that forests of like sizes share a workspace."""
+    """Round up to a power of two, so that forests of similar sizes share a workspace."""
     return 1 << (max(count, at_least) - 1).bit_length()
 
 
 def encode(request: TreeRequest) -> Chart:
-    """As `beamtree.nn.engine.forest.encode`."""
+    """Same as `beamtree.nn.engine.forest.encode`."""
     leaves, cell = request.leaves, request.cell
     assert isinstance(cell, CellFunction)
     device = leaves.device

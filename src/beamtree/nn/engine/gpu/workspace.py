@@ -1,8 +1,8 @@
-"""The memory of fused beam searches, and their launches, captured once and replayed for every segment of steps.
+"""Workspaces for fused beam searches. Launches are captured once and replayed for every segment of steps.
 
-A workspace fits searches of one size: samples, beams and tokens. Its buffers stay where they are, as a captured graph
-holds their addresses; the request, its weights among them, is copied in before each search. What a search found lies in
-the workspace until the next one starts.
+A workspace fits searches of one size: samples, beams and tokens. Its buffers have fixed addresses, as captured graphs
+require; the request, including its weights, is copied in before each search. The results of a search stay in the
+workspace until the next one starts.
 """
 
 import copy
@@ -22,21 +22,21 @@ from beamtree.nn.engine.chart import Chart
 from beamtree.nn.engine.gpu.capture import Captured, stream_of
 from beamtree.nn.engine.gpu.cells import NewNodes
 from beamtree.nn.engine.gpu.kernels import search as kernels
-from beamtree.nn.engine.gpu.precision import lay_out, method, precision, room_for, tile
+from beamtree.nn.engine.gpu.precision import buffer_for, lay_out, method, precision, tile
 from beamtree.nn.engine.lineage import make_chart
 from beamtree.nn.engine.noise import Noise
 from beamtree.nn.engine.pool import Pool, new_tables
 from beamtree.nn.engine.request import Request
 from beamtree.nn.engine.scorers import ScorerFunction
 
-# Steps in a graph: even counts, so that each begins with the same half of the rows. Most steps run in whole segments,
-# and the last few in short ones.
+# Steps per graph: even numbers, so that each graph begins with the same half of the rows. Most steps run in whole
+# segments, and the last few in short ones.
 SEGMENT, SHORT = Noise.STEPS, 4
 
 
 @dataclass(frozen=True)
 class Size:
-    """What a workspace, and the graphs in it, are made for: its key."""
+    """What a workspace and its graphs are specialised for: its key."""
 
     device: torch.device
     stream: int  # searches on two streams may run at the same time
@@ -51,7 +51,7 @@ class Size:
 
     @classmethod
     def of(cls, request: Request) -> "Size":
-        """That of a request, once it is padded."""
+        """The size of a request after padding."""
         B, N, _ = request.leaves.shape
         device = request.leaves.device
         assert isinstance(request.cell, CellFunction)
@@ -74,7 +74,7 @@ class Size:
 
     @property
     def steps(self) -> int:
-        """Rounded up to whole segments; in the steps too many nothing moves."""
+        """Rounded up to whole segments; the padding steps change nothing."""
         return rounded(self.N - 2, SEGMENT)
 
     @property
@@ -88,11 +88,11 @@ class Size:
 
 
 class Survivors(NamedTuple):
-    """What a gradient must know of a search: which nodes have one, and the part of candidates in the scores. All shapes
-    follow from the size alone."""
+    """What the backward pass needs of a search: the nodes that have a gradient, and the coefficients of candidates in
+    the scores. All shapes depend on the size alone."""
 
-    order: Int[Tensor, "P"]  # candidates that were not chosen, then chosen nodes by height; last those without gradient
-    ends: Int[Tensor, "G"]  # where each group ends there: leaves (0), candidates, each height, and the rest
+    order: Int[Tensor, "P"]  # candidates that were not chosen, chosen nodes by height, nodes without gradient
+    ends: Int[Tensor, "G"]  # where each group ends in `order`: leaves (0), candidates, each height, and the rest
     candidates: Int[Tensor, "B K C"]  # of each final beam, as in `beamtree.nn.engine.beam.replay.FinalBeams`
     coefficients: Float[Tensor, "B K C"]
 
@@ -104,60 +104,60 @@ class BeamWorkspace:
         self.size = size
         B, N, K, M, n = size.B, size.N, size.K, size.M, 2 * size.beams
         device: dict[str, Any] = {"device": size.device}
-        small, whole = {**device, "dtype": torch.int32}, {**device, "dtype": torch.long}
-        self.request = self._own(request)
+        int32, int64 = {**device, "dtype": torch.int32}, {**device, "dtype": torch.long}
+        self.request = self._request_buffers(request)
         self.tables = new_tables(self.request, size.nodes)
         self.pool: Pool
         self.J = self.request.branching
-        self.heights = torch.zeros(size.nodes + 1, **small)
+        self.heights = torch.zeros(size.nodes + 1, **int32)
         self.heights[B * N : size.composed] = 1  # the candidates of the leaves
-        self.base = torch.zeros(1, **small)
-        self.seed = self.request.dropout.offsets[:1] if self.request.dropout else torch.zeros(1, **small)
+        self.base = torch.zeros(1, **int32)
+        self.seed = self.request.dropout.offsets[:1] if self.request.dropout else torch.zeros(1, **int32)
         self.lengths = self.request.lengths
-        self.rows = torch.zeros(2, B, K, M + 2, **small)
+        self.rows = torch.zeros(2, B, K, M + 2, **int32)
         self.scores = torch.zeros(2, B, K, **device)
         noisy = SEGMENT if size.stochastic else 1
         self.noise = torch.zeros(noisy, B, K, M, **device)
         self.beam_noise = torch.zeros(noisy, B, K, self.J, **device)
-        self.columns = torch.zeros(B, K, self.J, **small)
+        self.columns = torch.zeros(B, K, self.J, **int32)
         self.log_p = torch.zeros(B, K, self.J, **device)
         self.normalisers = torch.zeros(B, K, **device)
         # New candidates of a step, and the nodes that it composes: the same, or the chosen ones if children are scored.
-        self.added, self.present = torch.zeros(n, **whole), torch.zeros(n, dtype=torch.int8, **device)
-        self.ids = torch.zeros(size.beams, **whole) if size.scorer.reads_children else self.added
-        self.keys = torch.zeros(len(self.ids), **small)
+        self.added, self.present = torch.zeros(n, **int64), torch.zeros(n, dtype=torch.int8, **device)
+        self.ids = torch.zeros(size.beams, **int64) if size.scorer.reads_children else self.added
+        self.keys = torch.zeros(len(self.ids), **int32)
         kernels_of_cell = size.cell.kernels()
         assert kernels_of_cell is not None
         self.cell_kernels = kernels_of_cell
         self.inner = torch.zeros(len(self.ids), self.cell_kernels.inner_width * size.D, **device)
         self.gates = torch.zeros(len(self.ids), self.cell_kernels.gates_width * size.D, **device)
         T = size.steps
-        self.roots = torch.zeros(B, K, **whole)
+        self.roots = torch.zeros(B, K, **int64)
         self.records = Step(
-            torch.zeros(T, B, K, **whole),
-            torch.zeros(T, B, K, **whole),
-            torch.zeros(T, B, K, 3, **whole),
-            torch.zeros(T, B, K, 2, **whole),
+            torch.zeros(T, B, K, **int64),
+            torch.zeros(T, B, K, **int64),
+            torch.zeros(T, B, K, 3, **int64),
+            torch.zeros(T, B, K, 2, **int64),
             torch.zeros(T, B, K, **device),
         )
-        # As the kernels read them: a matrix by its inputs, each a row of outputs.
+        # In the layout that the kernels read: a row of outputs for each input.
         self.method = method(n, size.precision)
-        self.laid_out = [w if w.dim() == 1 else room_for(w.mT, self.method) for w in self.request.cell.weights]
-        # A scorer of parents is one row, read as it is; one of children has a matrix.
+        self.laid_out = [w if w.dim() == 1 else buffer_for(w.mT, self.method) for w in self.request.cell.weights]
+        # A scorer of parents is one row, which is used directly; a scorer of children has a matrix.
         self.laid_out_scorer = list(self.scorer_weights)
         if size.scorer.reads_children:
-            self.laid_out_scorer[2] = room_for(self.scorer_weights[2].mT, self.method)
+            self.laid_out_scorer[2] = buffer_for(self.scorer_weights[2].mT, self.method)
         self.beginning: Captured[None] = Captured(size.device)
         self.segments = {steps: Captured[None](size.device) for steps in (SEGMENT, SHORT)}
         self.ending: dict[bool, Captured[Chart]] = {gradient: Captured(size.device) for gradient in (False, True)}
-        self._survivors: Survivors | None = None  # until a gradient is wanted
-        # Where their groups end, copied to the host while the device goes on.
+        self._survivors: Survivors | None = None  # until a gradient is needed
+        # Where their groups end, copied to the host asynchronously.
         on_gpu = size.device.type == "cuda"
         self._ends = torch.zeros(size.N + 2, dtype=torch.long, pin_memory=on_gpu)
         self._copied = torch.cuda.Event() if on_gpu else None
 
-    def _own(self, request: Request) -> Request:
-        """A copy of the request in buffers of this workspace."""
+    def _request_buffers(self, request: Request) -> Request:
+        """The request with buffers of this workspace in place of its tensors."""
         leaves = request.leaves.new_zeros(self.size.B, self.size.N, request.leaves.shape[2])
         lengths = torch.zeros(self.size.B, dtype=torch.int32, device=self.size.device)
         cell = self.size.cell.bind([torch.empty_like(weight).contiguous() for weight in request.cell.weights])
@@ -180,7 +180,7 @@ class BeamWorkspace:
         return sum(tensor.nbytes for tensor in large)
 
     def search(self, request: Request, noise: Noise) -> Pool:
-        """As `beamtree.nn.engine.beam.search.search`; what was found lies in this workspace."""
+        """Same as `beamtree.nn.engine.beam.search.search`; the results stay in this workspace."""
         own, N = self.request, request.leaves.shape[1]
         own.leaves[:, :N].copy_(request.leaves)
         own.leaves[:, N:].zero_()
@@ -199,21 +199,21 @@ class BeamWorkspace:
                     buffer[: len(here), ..., : here.shape[-1]].copy_(here)
                 self.segments[steps].run(partial(self.launch, steps))
                 last = step + first + steps
-        self._rest(last)
+        self._clear_records(last)
         rows = self.rows[0].long()
         self.pool.compose_chosen(rows[..., 1])
         self.roots.copy_(roots(self.pool, rows))
         return self.pool
 
     def _begin(self) -> None:
-        """The leaves, and their candidates."""
+        """Write the leaves and their candidates."""
         pairs = (
             *zip(self.laid_out, self.request.cell.weights, strict=True),
             *zip(self.laid_out_scorer, self.scorer_weights, strict=True),
         )
-        for room, weight in pairs:
-            if room is not weight:
-                lay_out(room, weight.mT)
+        for buffer, weight in pairs:
+            if buffer is not weight:
+                lay_out(buffer, weight.mT)
         self.pool = Pool(self.request, self.size.nodes, self.tables)
         self.base.zero_()
         self.rows[0].copy_(first_rows(self.pool))
@@ -221,7 +221,7 @@ class BeamWorkspace:
 
     @property
     def new_nodes(self) -> NewNodes:
-        """What each step composes."""
+        """The nodes that each step composes."""
         scorer = () if self.size.scorer.reads_children else self.laid_out_scorer
         cell, dropout = self.request.cell, self.request.dropout
         assert isinstance(cell, CellFunction)
@@ -229,7 +229,7 @@ class BeamWorkspace:
         return NewNodes(cell, self.laid_out, self.method, scorer, dropout, self.seed, *buffers)
 
     def launch(self, steps: int, lengths: Tensor | None = None, K: int | None = None, J: int | None = None) -> None:
-        """Every kernel of so many steps. Beams that compete for K places each; by default all of a sample."""
+        """Launch every kernel of the given number of steps. K beams at a time compete; by default all of a sample."""
         size, tables = self.size, self.tables
         K, J = K or size.K, J or self.J
         competing = K > 1
@@ -258,7 +258,7 @@ class BeamWorkspace:
         self.base += steps
 
     def _score_pairs(self) -> None:
-        """Logits of the new candidates, from their children."""
+        """Compute the logits of the new candidates from their children."""
         tables, n, d = self.tables, len(self.added), self.size.scorer.width
         weight, bias, hidden, hidden_bias = self.laid_out_scorer
         sizes = tile(n, self.method) | {"BM": 16, "BN": triton.next_power_of_2(max(d, 16))}
@@ -267,8 +267,8 @@ class BeamWorkspace:
             n, d, tables.states.shape[1], **sizes,
         )  # fmt: skip
 
-    def _rest(self, first: int) -> None:
-        """The records of the steps from here on: nothing moves, and nothing is left of an earlier search."""
+    def _clear_records(self, first: int) -> None:
+        """Reset the records of the steps from `first` on, which an earlier search may have written: nothing moves."""
         if first >= self.size.steps:
             return
         source, action, removed, added, normaliser = (field[first:] for field in self.records)
@@ -285,7 +285,7 @@ class BeamWorkspace:
         return self._survivors
 
     def look_back(self, gradient: bool) -> Chart:
-        """The chart of the search, as it was padded; and `survivors`, if a gradient is wanted."""
+        """The chart of the padded search. Also sets `survivors` if a gradient is needed."""
         chart = self.ending[gradient].run(lambda: self._look_back(gradient))
         if gradient:
             self._ends.copy_(self.survivors.ends, non_blocking=True)
@@ -294,7 +294,7 @@ class BeamWorkspace:
         return chart
 
     def levels(self) -> list[int]:
-        """Where the groups end that have a gradient: without the heights above the highest, and all other nodes."""
+        """Where each group that has a gradient ends, up to the greatest height that occurs."""
         if self._copied is not None:
             self._copied.synchronize()
         ends: list[int] = self._ends[:-1].tolist()
@@ -314,8 +314,8 @@ class BeamWorkspace:
         return make_chart(self.pool, history.lineages.action, history.lineages.node, trace.scores, trace.roots)
 
     def _survivors_of(self, trace: Trace, history: FinalBeams) -> Survivors:
-        """By a stable sort: leaves have the key 0, candidates that were not chosen 1, chosen nodes their height and 1,
-        all others the highest. Candidates that were only scored have no state, and so no gradient of one."""
+        """Sorts the nodes, stably. The key of a leaf is 0, of a candidate that was not chosen 1, of a chosen node its
+        height plus 1, of all others N + 1. Candidates that were only scored have no state, and so no gradient of it."""
         assert history.candidates is not None
         assert history.coefficients is not None
         leaves, rest = self.size.B * self.size.N, self.size.N + 1
@@ -332,9 +332,9 @@ class BeamWorkspace:
 
 
 def padded_length(length: int) -> int:
-    """The length that a workspace is made for: one of a few, an eighth more at most beyond 256 tokens.
+    """The length that a workspace is allocated for: one of a few, at most an eighth longer beyond 256 tokens.
 
-    It is such that a row, which has two places more than candidates, is a multiple of 16.
+    The width of a row, two more than the number of candidates, is then a multiple of 16.
     """
     return rounded(length + 1, max(16, 1 << length.bit_length() >> 4)) - 1
 

@@ -1,8 +1,9 @@
-"""Chains: states that take in one leaf after the other, h_t = R(h_{t−1}, leaf_t).
+"""Chains: states that read one leaf after another, h_t = R(h_{t−1}, leaf_t).
 
-Nothing is kept for backward but the states. What a leaf contributes to R is known before its turn, so it is one product
-for many leaves. Backward composes many steps again in one batch, as all states are known, and only the gradient runs
-step by step. On a CUDA device a segment of steps can be one captured graph (see `beamtree.nn.engine.gpu.chain`).
+Only the states are saved for the backward pass. The contribution of the leaves to R does not depend on the states, so
+it is one product for many leaves. All states are known in the backward pass, so it recomposes many steps in one batch,
+and only the gradient runs step by step. On a CUDA device a segment of steps can be one captured graph (see
+`beamtree.nn.engine.gpu.chain`).
 
 Letters: N steps, T steps of a segment, B batch, D width of a state.
 """
@@ -24,12 +25,12 @@ from beamtree.nn.engine.dispatch import Engine, why_not_triton
 from beamtree.nn.engine.dropout import NodeDropout
 from beamtree.nn.function import first_order, save
 
-SEGMENT = 64  # steps that are composed again at once; the fewer, the less memory and the more calls
+SEGMENT = 64  # steps recomposed in one batch; fewer steps take less memory and more calls
 
 
 @dataclass(frozen=True)
 class ChainRequest:
-    """The leaves of a chain, and the state before the first."""
+    """The leaves of a chain, and the state before the first leaf."""
 
     leaves: Float[Tensor, "N B D"]
     start: Float[Tensor, "B D"]
@@ -38,7 +39,7 @@ class ChainRequest:
 
 
 class SegmentGradients(NamedTuple):
-    """The gradients of all that a segment was computed from."""
+    """The gradients of a segment's inputs."""
 
     leaves: Float[Tensor, "T B D"]
     start: Float[Tensor, "B D"]  # the state before the segment
@@ -90,8 +91,7 @@ def backward_segment(
     mask: Float[Tensor, "T B E"] | None,
     gradient: Float[Tensor, "T B D"],
 ) -> SegmentGradients:
-    """From the gradient of a segment's states to that of all it was computed from; `before` are the states before each
-    step."""
+    """The gradients of a segment's inputs, given that of its states. `before` holds the state before each step."""
     T, B, D = leaves.shape
     children = torch.stack((before, leaves), dim=2).view(T * B, 2, D)
     nodes = adjoint(cell, children, None if mask is None else mask.flatten(0, 1))
@@ -102,7 +102,7 @@ def backward_segment(
 
 
 class PlainSegments(NamedTuple):
-    """Segments one operation after the other."""
+    """Segments run as individual operations, not captured."""
 
     cell: GRCFunction
 
@@ -154,7 +154,7 @@ class Chain(torch.autograd.Function):
         weight_gradients = [torch.zeros_like(weight) for weight in weights]
         d_start = torch.zeros_like(start)
         cell = ctx.cell.bind(weights)
-        # In inference mode operations start faster; whatever is returned was allocated outside.
+        # Operations have less overhead in inference mode; all returned tensors are allocated outside.
         with _segments(cell, leaves, ctx.captured) as run, torch.inference_mode(), ctx.autocast.again():
             for first in reversed(range(0, len(leaves), SEGMENT)):
                 rows = slice(first, first + SEGMENT)
@@ -170,7 +170,7 @@ class Chain(torch.autograd.Function):
 
 
 def _masks(dropout: NodeDropout | None, first: int, leaves: Float[Tensor, "T B D"]) -> Float[Tensor, "T B E"] | None:
-    """Of the steps from `first` on; a step joins all that was read and one leaf."""
+    """Dropout masks of the steps from `first` on; a step merges everything read so far with one leaf."""
     if dropout is None:
         return None
     T, B, _ = leaves.shape
@@ -182,7 +182,7 @@ def _masks(dropout: NodeDropout | None, first: int, leaves: Float[Tensor, "T B D
 
 @contextmanager
 def _segments(cell: GRCFunction, leaves: Float[Tensor, "N B D"], captured: bool) -> Iterator[Segments]:
-    """A way to run segments, for the time of one pass."""
+    """A way to run segments during one pass."""
     if not captured:
         yield PlainSegments(cell)
         return
@@ -193,7 +193,7 @@ def _segments(cell: GRCFunction, leaves: Float[Tensor, "N B D"], captured: bool)
 
 
 def reference(request: ChainRequest) -> Float[Tensor, "N B D"]:
-    """The states h_1 to h_N, one after the other under autograd."""
+    """The states h_1 to h_N, computed step by step under autograd."""
     states, h = [], request.start
     masks = _masks(request.dropout, 0, request.leaves)
     for step, leaf in enumerate(request.leaves):

@@ -1,13 +1,13 @@
-"""The iterations of CRvNN: all positions stay, each with a probability that it still exists.
+"""The iterations of CRvNN: all positions are kept, each with a probability that it still exists.
 
     s = w · GELU(W [𝓛𝓛h; 𝓛h; h; 𝓡h; 𝓡𝓡h])
     c_i = exp(s_i) / (exp(s_i) + 1 + (𝓛 exp(s))_i + (𝓡 exp(s))_i)       c = exp(s) = 0 for START, END and the last word
     h ← (𝓛c) R(𝓛h, h) + (1 − 𝓛c) h
     e ← e (1 − c)
 
-An iteration is some hundred launches. On a CUDA device segments of iterations are captured in graphs
-(`beamtree.nn.engine.gpu.segments`), and kernels go from each position to those beside it until its weight is used up,
-in place of products with 𝓛 and 𝓡 (`beamtree.nn.engine.gpu.kernels.windows`).
+An iteration takes about a hundred kernel launches. On a CUDA device segments of iterations are captured in graphs
+(`beamtree.nn.engine.gpu.segments`). Instead of products with 𝓛 and 𝓡, kernels visit the neighbours of each position
+until its weight is used up (`beamtree.nn.engine.gpu.kernels.windows`).
 
 Letters: B batch, S = N+2 positions, T iterations of a segment, D width of a state.
 """
@@ -29,42 +29,42 @@ from beamtree.nn.engine.dropout import NodeDropout
 from beamtree.nn.engine.functional import Composite, Layer
 from beamtree.nn.function import first_order, save, watched
 
-# Of values to the left and to the right of each position; or of some to the left, others to the right.
+# Weighted averages to the left and to the right of each position, of the same values or of one set for each side.
 Average = Callable[[Float[Tensor, "B *sides S D"]], Float[Tensor, "B 2 S D"]]
-# exp(s) is taken in float64, where up to here there is no overflow, nor in the sum over all positions.
+# Upper bound on s. Up to it neither exp(s) nor its sum over all positions overflows in float64.
 LARGEST = 600.0
-# Of the published code, for each of the four terms of the denominator.
+# From the published code: 1e-8 for each of the four terms of the denominator.
 OFFICIAL_FLOOR = 4e-8
 
 
 class Positions(NamedTuple):
-    """The S = N+2 of each sample: START, the words, END, padding."""
+    """The S = N+2 positions of each sample: START, the words, END, padding."""
 
     states: Float[Tensor, "B S D"]  # h
     existence: Float[Tensor, "B S"]  # e; 0 for padding
-    nodes: Float[Tensor, "B S D"]  # that were made when each word was absorbed
-    times: Float[Tensor, "B S"]  # when that was: the iteration, and e after it; inf: not yet
+    nodes: Float[Tensor, "B S D"]  # created when each word was absorbed
+    times: Float[Tensor, "B S"]  # of the absorption: index of the iteration plus e after it; inf: not absorbed
 
 
 class IterationInputs(NamedTuple):
-    """What the T iterations of a segment must know besides. Where all is zero nothing happens."""
+    """Further inputs of the T iterations of a segment. An iteration whose inputs are zero has no effect."""
 
-    number: Int[Tensor, "T"]  # of the iteration
-    may_go: Bool[Tensor, "T B S"]  # all words but the last, in the first n iterations
-    mask: Float[Tensor, "T B S mask"] | None  # of dropout
+    number: Int[Tensor, "T"]  # index of the iteration
+    may_go: Bool[Tensor, "T B S"]  # may be absorbed: all words but the last, in the first n iterations
+    mask: Float[Tensor, "T B S mask"] | None  # dropout mask
 
 
 @dataclass(frozen=True)
 class ContinuousRequest:
-    """A pass of CRvNN."""
+    """One forward pass of CRvNN."""
 
     start: Positions
-    may_go: Bool[Tensor, "B S"]  # all words but the last
+    may_go: Bool[Tensor, "B S"]  # may be absorbed: all words but the last
     lengths: Int[Tensor, "B"]
     loop: "ContinuousLoop"
     dropout: NodeDropout | None = None
-    halt: bool = True  # stop when all samples are done
-    recompute: bool = True  # keep only h and e of each iteration for backward
+    halt: bool = True  # stop when all samples are finished
+    recompute: bool = True  # save only h and e of each iteration for the backward pass
 
     @property
     def leaves(self) -> Float[Tensor, "B S D"]:
@@ -78,13 +78,13 @@ class ContinuousLoop(Composite):
     cell: AnyCell
     window: Layer
     scorer: Layer
-    threshold: float  # a sample is done when no more than one word exists with more than this
-    official_floor: bool  # under c, as in the published code, with which samples depend on their batch mates
+    threshold: float  # a sample is finished when e exceeds this for at most one word
+    official_floor: bool  # in c, as in the published code; makes samples depend on the rest of their batch
 
     def segment(
         self, carry: tuple[Tensor, ...], inputs: tuple[Tensor, ...], masks: Sequence[Tensor | None], made: Tensor | None
     ) -> tuple[Positions, Float[Tensor, "T B S"], Float[Tensor, "T B S"]]:
-        """Some iterations, as a loop of `beamtree.nn.engine.gpu.segments`, and the existence after each."""
+        """T iterations, as a loop for `beamtree.nn.engine.gpu.segments`, and the existence after each."""
         from beamtree.nn.engine.gpu.cells import dense  # needs triton, an optional package
 
         before, given = Positions(*carry), IterationInputs(*masks)  # type: ignore[arg-type]
@@ -94,14 +94,14 @@ class ContinuousLoop(Composite):
         for t, may_go in enumerate(given.may_go):
             average, goes = by_windows(existence, may_go, self.threshold)
             mask = None if given.mask is None else given.mask[t]
-            by_kernels = states.dtype == torch.float32  # as of the cell, in other types PyTorch's operations
+            by_kernels = states.dtype == torch.float32  # other dtypes use PyTorch's operations, as in the cell
             states, existence = loop.iterate(states, existence, goes, mask, average, by_kernels)
             after.append((states, existence))
         all_states, found = (torch.stack(parts) for parts in zip(*after, strict=True))
         return absorb(before, all_states, found, given.number), found, found.detach()
 
     def step_bytes(self, carry: tuple[Tensor, ...]) -> int:
-        """In backward: some 40 values for each of h."""
+        """The backward pass holds about 40 values for each value of h."""
         return 40 * carry[0].nbytes
 
     def iterate(
@@ -113,11 +113,12 @@ class ContinuousLoop(Composite):
         average: Average,
         by_kernels: bool = False,
     ) -> tuple[Float[Tensor, "B S D"], Float[Tensor, "B S"]]:
-        """One iteration. Where no word of a sample goes, it stays as it is, to the last digit.
+        """One iteration. A sample is bitwise unchanged if `goes` is False for all its words.
 
-        by_kernels: whether c is computed by those for a GPU.
+        goes: words that may be absorbed in this iteration.
+        by_kernels: whether to compute c with the Triton kernels.
         """
-        with torch.autocast(states.device.type, enabled=False):  # averages must not lose digits
+        with torch.autocast(states.device.type, enabled=False):  # keep averages in full precision
             one = average(states)  # 𝓛h, 𝓡h, (B, 2, S, D)
             two = average(one)  # 𝓛𝓛h, 𝓡𝓡h
         (one_left, one_right), (two_left, two_right) = one.unbind(1), two.unbind(1)
@@ -142,7 +143,7 @@ class ContinuousLoop(Composite):
         goes: Bool[Tensor, "B S"],
         average: Average,
     ) -> Float[Tensor, "B S"]:
-        """c, in float64: a sigmoid of the score that the neighbours' scores hold down."""
+        """c, in float64: a sigmoid of the score, reduced by the scores of the neighbours."""
         weights = scores.double().clamp(max=LARGEST).exp()  # (B, S)
         rest = 1 + OFFICIAL_FLOOR * weights.max().clamp(min=1) if self.official_floor else 1
         weights = (weights * goes).unsqueeze(-1)  # (B, S, 1)
@@ -151,10 +152,10 @@ class ContinuousLoop(Composite):
 
 
 def one_by_one(request: ContinuousRequest, recompute: bool, by_autograd: bool = False) -> Positions:
-    """All iterations, one after the other. With `recompute` backward computes their intermediate results again; with
-    `by_autograd` all gradients are autograd's."""
+    """All iterations, one by one. If `recompute`, the backward pass recomputes their intermediate results; if
+    `by_autograd`, autograd computes all gradients."""
     positions, loop, dropout, lengths = request.start, request.loop, request.dropout, request.lengths
-    # Modules are called once: in backward their weights may be others.
+    # Modules are not recomputed: their weights may have changed before the backward pass.
     again = recompute and torch.is_grad_enabled() and loop.is_functional
     if again:
         loop = loop.bind(watched(loop.weights))
@@ -166,12 +167,12 @@ def one_by_one(request: ContinuousRequest, recompute: bool, by_autograd: bool = 
         return loop.iterate(states, existence, goes, mask, by_matrices(existence, states.dtype, by_autograd))
 
     for step in range(request.may_go.shape[1] - 2):
-        goes = request.may_go & (step < lengths).unsqueeze(1) & goes_on(positions.existence, loop.threshold)
+        goes = request.may_go & (step < lengths).unsqueeze(1) & is_unfinished(positions.existence, loop.threshold)
         if request.halt and not goes.any():
             break
         arguments = (positions.states, positions.existence, goes, step)
         new: tuple[Tensor, Tensor]
-        if again:  # nothing in an iteration draws from a generator
+        if again:  # an iteration does not draw random numbers
             new = checkpoint(iterate, *arguments, use_reentrant=False, preserve_rng_state=False)
         else:
             new = iterate(*arguments)
@@ -192,7 +193,7 @@ def captured(request: ContinuousRequest) -> Positions:
         return IterationInputs(number, request.may_go & (number.view(-1, 1, 1) < lengths.unsqueeze(1)), mask)
 
     def should_stop(positions: tuple[Tensor, ...]) -> bool:
-        return request.halt and not bool(goes_on(Positions(*positions).existence, loop.threshold).any())
+        return request.halt and not bool(is_unfinished(Positions(*positions).existence, loop.threshold).any())
 
     steps = request.may_go.shape[1] - 2
     ran = segments.run(loop, request.start, (), draw, steps, redraw=True, should_stop=should_stop)
@@ -200,7 +201,7 @@ def captured(request: ContinuousRequest) -> Positions:
 
 
 def masks(dropout: NodeDropout, steps: range, may_go: Bool[Tensor, "B S"]) -> Float[Tensor, "T B S mask"]:
-    """Masks that are a function of sample, iteration and position, so that backward sees them again."""
+    """Dropout masks as a function of sample, iteration and position, so that the backward pass gets the same masks."""
     T, (B, S), device = len(steps), may_go.shape, may_go.device
     step = torch.arange(steps.start, steps.stop, device=device).view(T, 1, 1).expand(T, B, S)
     sample = torch.arange(B, device=device).view(1, B, 1).expand(T, B, S)
@@ -209,22 +210,22 @@ def masks(dropout: NodeDropout, steps: range, may_go: Bool[Tensor, "B S"]) -> Fl
     return dropout.mask(place, place)
 
 
-def goes_on(existence: Float[Tensor, "B S"], threshold: float) -> Bool[Tensor, "B 1"]:
-    """Whether more than one word exists, besides START and END."""
+def is_unfinished(existence: Float[Tensor, "B S"], threshold: float) -> Bool[Tensor, "B 1"]:
+    """Whether more than one word exists in a sample, not counting START and END."""
     return (existence.detach() > threshold).sum(1, keepdim=True) > 3
 
 
 def by_windows(
     existence: Float[Tensor, "B S"], may_go: Bool[Tensor, "B S"], threshold: float
 ) -> tuple[Average, Bool[Tensor, "B S"]]:
-    """In kernels that sum up what is near; and the words that go."""
+    """Averages by kernels that sum over the neighbours, and the words that may be absorbed."""
     from beamtree.nn.engine.gpu.continuous import neighbours as by_kernels  # needs triton, an optional package
 
     return by_kernels(existence, may_go, threshold)
 
 
 def by_matrices(existence: Float[Tensor, "B S"], dtype: torch.dtype, by_autograd: bool = False) -> Average:
-    """By products with 𝓛 and 𝓡."""
+    """Averages by products with 𝓛 and 𝓡."""
     exact = neighbours(existence, by_autograd)
     sides = {torch.float64: exact, dtype: exact.to(dtype)}
 
@@ -235,19 +236,19 @@ def by_matrices(existence: Float[Tensor, "B S"], dtype: torch.dtype, by_autograd
 
 
 def edges(existence: Float[Tensor, "B S"]) -> Float[Tensor, "B edges"]:
-    """Where each position begins, if they lie side by side, each as wide as it exists, and where the last ends."""
+    """Start of each position on a line where position i has width e_i, and the end of the last position."""
     return F.pad(existence.double().cumsum(1), (1, 0))
 
 
 def neighbours(existence: Float[Tensor, "B S"], by_autograd: bool = False) -> Float[Tensor, "B 2 S S"]:
     """𝓛 and 𝓡, in float64.
 
-    Let C_j be the existence of all positions up to j. What lies between i and j, but at most 1, is
-    clamp(C_j − C_i, 0, 1), and 𝓡_ij is what this gains at j: the existence of j where there is room for all of it,
-    else what room is left. 𝓛_ij is the same for the room of 1 that ends where i begins.
+    Let C_j be the total existence of the positions up to j. The weight that i gives to the positions up to j is
+    clamp(C_j − C_i, 0, 1), and 𝓡_ij is its increase at j: the existence of j, or the weight that is left if this is
+    smaller. 𝓛_ij is the same for the window of width 1 that ends at the start of i.
     """
-    total = edges(existence)  # C, from the left edge on, (B, S+1)
-    start = torch.stack((total[:, :-1] - 1, total[:, 1:]), dim=1)  # where the room begins, (B, 2, S)
+    total = edges(existence)  # C, with a leading 0, (B, S+1)
+    start = torch.stack((total[:, :-1] - 1, total[:, 1:]), dim=1)  # start of the window, (B, 2, S)
     if by_autograd:
         return (total[:, None, None] - start.unsqueeze(-1)).clamp(0, 1).diff(dim=-1)
     gains: Tensor = Gains.apply(total, start)
@@ -255,8 +256,8 @@ def neighbours(existence: Float[Tensor, "B S"], by_autograd: bool = False) -> Fl
 
 
 class Gains(torch.autograd.Function):
-    """clamp(C_j − start_i, 0, 1), and what it gains from one j to the next. Backward compares again: autograd would
-    keep the differences, and copy matrices for each of the slices."""
+    """Increase of clamp(C_j − start_i, 0, 1) from one j to the next. The backward pass repeats the comparisons, while
+    autograd would save the differences and copy a matrix for each slice."""
 
     @staticmethod
     def forward(ctx: Any, total: Float[Tensor, "B edges"], start: Float[Tensor, "B 2 S"]) -> Float[Tensor, "B 2 S S"]:
@@ -279,14 +280,14 @@ class Gains(torch.autograd.Function):
 def absorb(
     before: Positions, states: Float[Tensor, "T B S D"], existence: Float[Tensor, "T B S"], number: Int[Tensor, "T"]
 ) -> Positions:
-    """After iterations that have made these, one after the other: with the nodes of the words that were absorbed."""
+    """The positions after T iterations with these results, including the nodes of the words that were absorbed."""
     T, B, S = existence.shape
     now = existence.detach().double()
     exists = now > 0.5
-    steps_alive = exists.sum(0, keepdim=True)  # for how many iterations, (1, B, S): existence never grows
+    steps_alive = exists.sum(0, keepdim=True)  # number of iterations, (1, B, S): existence never increases
     absorbed_now = (steps_alive[0] < T) & before.times.detach().isinf()  # (B, S)
-    at = steps_alive.clamp(max=T - 1)  # the iteration in which a word is absorbed
-    # The right neighbour: the next word that exists. The last word always does.
+    at = steps_alive.clamp(max=T - 1)  # iteration in which a word is absorbed
+    # The right neighbour is the next word that exists. The last word always exists.
     position = torch.arange(S, device=exists.device)
     following = position.where(exists, S - 1).flip(2).cummin(2).values.flip(2)  # (T, B, S); itself where it exists
     batch = torch.arange(B, device=exists.device).unsqueeze(1)

@@ -1,4 +1,4 @@
-"""The fold of Ordered Memory: a chain of cells from slot to slot, which is where its time goes."""
+"""The fold of Ordered Memory: a chain of cells from slot to slot, which dominates its run time."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,11 +17,11 @@ class Fold(torch.autograd.Function):
     """The candidates M̂ of a step: h_i = x + s_i (R(h_{i−1}, M_i) − x), h_{−1} = x, from the lowest open slot up.
 
     With a = [k ⊙ (l; r)] W1 + b1, g = k′ ⊙ GELU(a), [z; h; c; u] = g W2 + b2 and t = σ(z) l + σ(h) r + σ(c) u, as in
-    `beamtree.nn.cells.GRC`, k and k′ being the parts of the mask. What is before M_i is known first, for all slots at
-    once. Backward knows all l and r too: it computes all activations again in one batch, and only dt, da and the
-    gradient of the states run from slot to slot. The weights' gradients are one product for all slots. So nothing of
-    the cells is stored, and a slot takes nine launches in forward and seven in backward. Forward has nothing to do
-    where the candidates are known already, as `made`.
+    `beamtree.nn.cells.GRC`, where k and k′ are the parts of the mask. The product of M_i with W1 is computed for all
+    slots in one batch. All l and r are known in the backward pass: it recomputes all activations in one batch, and only
+    dt, da and the gradient of the states run from slot to slot. The weight gradients are one product for all slots. So
+    no activations are saved, and a slot takes nine launches in the forward pass and seven in the backward pass. If the
+    candidates are already known, as `made`, the forward pass returns them.
     """
 
     @staticmethod
@@ -59,8 +59,8 @@ class Fold(torch.autograd.Function):
             u = gates[..., 3 * D :]
             total = torch.addcmul(torch.addcmul(z * left, h, finished), c, u)
             parents, mean, scale = aten.native_layer_norm(total, [D], norm, norm_bias, ctx.eps)
-            # The derivatives that a gradient meets on its way from LN to the gates, to the left child, and from g to a;
-            # the share of the parent in the state is put in here, since LN's derivative is linear.
+            # Derivatives from LN to the gates, from LN to the left child, and from g to a. The first two include the
+            # share of the parent in the state, since LN's derivative is linear.
             through_gates = torch.stack((z * (1 - z) * left, h * (1 - h) * finished, c * (1 - c) * u, c), dim=2)
             through_gates *= share.unsqueeze(-1)  # (open, B, 4, D)
             through_left = z * share

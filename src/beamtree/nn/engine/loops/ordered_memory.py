@@ -1,7 +1,7 @@
-"""The loop of Ordered Memory: a stack of slots that reads one leaf after the other.
+"""The loop of Ordered Memory: a stack of slots that reads one leaf after another.
 
-A leaf takes some nine launches for each slot, one after the other. On a CUDA device segments of leaves are captured in
-graphs, so that launching does not dominate; see `beamtree.nn.engine.gpu.segments`.
+A leaf takes about nine sequential kernel launches per slot. On a CUDA device segments of leaves are captured in graphs,
+so that launch overhead does not dominate; see `beamtree.nn.engine.gpu.segments`.
 
 Letters: N leaves, T leaves of a segment, B batch, D width of a state.
 """
@@ -23,12 +23,12 @@ from beamtree.nn.engine.dispatch import Engine, why_not_triton
 from beamtree.nn.engine.functional import Composite, Layer
 from beamtree.nn.engine.loops.fold import Fold, at, split, times
 
-# A slot with less than this of the last step's distribution below it is closed, as in the published code.
+# A slot is closed if the last step's distribution has less than this mass below it, as in the published code.
 CLOSED = 1e-5
 
 
 class Memory(NamedTuple):
-    """The slots after a step, the lowest first."""
+    """The slots after a step, lowest first."""
 
     finished: Float[Tensor, "slots B D"]  # M
     candidates: Float[Tensor, "slots B D"]  # M̂
@@ -36,7 +36,7 @@ class Memory(NamedTuple):
 
 
 class Masks(NamedTuple):
-    """Of dropout: in a step what to multiply by, in a segment what is kept; None where nothing is dropped."""
+    """Dropout masks: factors in a step, booleans (True: kept) in a segment; None if nothing is dropped."""
 
     candidates: Shaped[Tensor, "*T slots B D"] | None  # before W_k
     matches: Shaped[Tensor, "*T slots B D"] | None  # before w
@@ -44,7 +44,7 @@ class Masks(NamedTuple):
 
 
 class Dropouts(NamedTuple):
-    """Rates: where p is made, on candidates and on activations, and inside the cell."""
+    """Dropout rates: on candidates and activations in the computation of p, and inside the cell."""
 
     candidates: float
     matches: float
@@ -53,21 +53,21 @@ class Dropouts(NamedTuple):
 
 @dataclass(frozen=True)
 class MemoryLoop(Composite):
-    """Reading leaves, as a function of weights."""
+    """The steps that read leaves, as a function of weights."""
 
     key: Layer
     scorer: Layer
     cell: AnyCell
     slots: int
     dropouts: Dropouts | None  # None: nothing is dropped
-    by_autograd: bool = False  # all gradients are autograd's
+    by_autograd: bool = False  # whether autograd computes all gradients
 
     @property
     def dim(self) -> int:
         return self.cell.dim
 
     def closed(self, step: int) -> int:
-        """Slots that cannot be open yet: at first all but the top one; at each step one more opens at most."""
+        """Number of slots that cannot be open yet: initially all but the top one; each step opens at most one more."""
         return max(self.slots - 1 - step, 0)
 
     def step(
@@ -80,10 +80,11 @@ class MemoryLoop(Composite):
         made: Float[Tensor, "slots B D"] | None = None,
         fold: Callable[..., Tensor] | None = None,
     ) -> Memory:
-        """Read one leaf. The lowest slots can be left out if they are closed.
+        """Read one leaf.
 
-        made: the candidates, if they are known.
-        fold: another way to compute `Fold.apply`, given all but the cell.
+        closed: number of closed slots at the bottom, which are skipped.
+        made: the candidates, if they are already known.
+        fold: replacement for `Fold.apply`, called without the arguments of the cell.
         """
         distribution = self.distribution(query, memory, masks)  # (slots, B)
         up_to = distribution.cumsum(0)  # Σ_{j≤i} p_j
@@ -101,11 +102,11 @@ class MemoryLoop(Composite):
         return Memory(finished, candidates, distribution)
 
     def distribution(self, query: Float[Tensor, "B D"], memory: Memory, masks: Masks) -> Float[Tensor, "slots B"]:
-        """p, from the leaf and what the step before left."""
+        """p, from the leaf's query and the memory of the previous step."""
         keys = self.key(times(memory.candidates, masks.candidates))  # (slots, B, D)
         matches = times(F.gelu(query + keys), masks.matches)
         scores = self.scorer(matches).squeeze(-1) / self.dim**0.5  # (slots, B)
-        below = memory.distribution.cumsum(0)[1:]  # Σ_{j ≤ i+1} of the step before
+        below = memory.distribution.cumsum(0)[1:]  # Σ_{j ≤ i+1} p′_j
         is_open = F.pad(below.masked_fill(below < CLOSED, 0), (0, 0, 0, 1), value=1.0)  # (slots, B)
         scores = scores.to(is_open.dtype).masked_fill(is_open == 0, -torch.inf)
         weights = (scores - scores.detach().amax(0)).exp() * is_open
@@ -114,9 +115,9 @@ class MemoryLoop(Composite):
     def segment(
         self, carry: tuple[Tensor, ...], inputs: tuple[Tensor, ...], masks: Sequence[Tensor | None], made: Tensor | None
     ) -> tuple[Memory, Float[Tensor, "T slots B D"], Float[Tensor, "T slots B"]]:
-        """Read T leaves, as a loop of `beamtree.nn.engine.gpu.segments`: the memory after them, and the candidates and
-        p of each. All steps are alike, with no slot left out: where one is closed, p and with it the cell's share are
-        0, so that its candidate is the leaf and nothing else gets its gradient."""
+        """Read T leaves, as a loop for `beamtree.nn.engine.gpu.segments`: the memory after them, and the candidates and
+        p of each step. No slot is skipped, so that all steps are the same: in a closed slot p and the cell's share are
+        0, so its candidate is the leaf, and only the leaf receives its gradient."""
         from beamtree.nn.engine.gpu.fold import make_fold  # needs triton, an optional package
 
         memory, candidates, distributions = Memory(*carry), [], []
@@ -129,11 +130,11 @@ class MemoryLoop(Composite):
         return memory, torch.stack(candidates), torch.stack(distributions)
 
     def step_bytes(self, carry: tuple[Tensor, ...]) -> int:
-        """Most of it is of the cells: in backward some 30 values for each of the memory's."""
+        """The backward pass holds about 30 values, mostly of the cells, for each value of M̂."""
         return 15 * sum(tensor.nbytes for tensor in carry)
 
     def masks(self, steps: range, leaves: Float[Tensor, "N B D"], generator: torch.Generator | None) -> Masks:
-        """What dropout keeps in these steps. Drawn step by step, so that it is the same in segments of any size."""
+        """What dropout keeps in these steps. Drawn step by step, so that masks do not depend on the segment size."""
         if self.dropouts is None:
             return Masks(None, None, None)
         shape, widths = (len(steps), self.slots, leaves.shape[1]), (self.dim, self.dim, 6 * self.dim)
@@ -146,7 +147,7 @@ class MemoryLoop(Composite):
         return masks
 
     def scaled(self, masks: Masks, leaves: Float[Tensor, "T B D"]) -> list[Masks]:
-        """What to multiply by in each step."""
+        """The factors by which each step multiplies."""
         pairs = zip(masks, self.dropouts or (0.0, 0.0, 0.0), strict=True)
         scaled = [None if mask is None else mask.to(leaves.dtype).div_(1 - rate) for mask, rate in pairs]
         return [Masks(*(at(mask, t) for mask in scaled)) for t in range(len(leaves))]
@@ -159,12 +160,12 @@ def fold_by_autograd(
     share: Float[Tensor, "open B 1"],
     mask: Float[Tensor, "open B 6*D"] | None,
 ) -> Float[Tensor, "open B D"]:
-    """As `Fold`: h_i = x + s_i (R(h_{i−1}, M_i) − x), h_{−1} = x, slot by slot under autograd."""
+    """The same as `Fold`: h_i = x + s_i (R(h_{i−1}, M_i) − x), h_{−1} = x, slot by slot under autograd."""
     state, candidates = leaf, []
     for i, right in enumerate(finished):
         k_left, k_right, k_inner = split(at(mask, i), leaf.shape[1])
         layers = _layers(cell)
-        if layers is None:  # a cell of its own kind: its children are what dropout keeps
+        if layers is None:  # another kind of cell: dropout is applied to its children
             parent = cell(times(state, k_left), times(right, k_right), k_inner)
         else:
             expand, gates, norm = layers
@@ -181,7 +182,7 @@ def _apply_after(layer: Layer, mask: Tensor | None, x: Tensor) -> Tensor:
 
 
 def _layers(cell: AnyCell) -> tuple[Layer, Layer, Layer] | None:
-    """The layers of a GRC."""
+    """The layers of a GRC; None for other cells."""
     if isinstance(cell, GRCFunction):
         W1, b1, W2, b2, norm_weight, norm_bias = cell.weights
         return (
@@ -190,13 +191,13 @@ def _layers(cell: AnyCell) -> tuple[Layer, Layer, Layer] | None:
             partial(F.layer_norm, normalized_shape=(cell.dim,), weight=norm_weight, bias=norm_bias, eps=cell.eps),
         )
     module = getattr(cell, "module", None)
-    # A hook on the cell itself, or a subclass, is honoured by calling the cell.
+    # A cell with hooks, or of a subclass, must be called itself.
     return (module.expand, module.gates, module.norm) if module is not None and is_plain(module, GRC) else None
 
 
 @dataclass(frozen=True)
 class MemoryRequest:
-    """A pass of Ordered Memory."""
+    """One forward pass of Ordered Memory."""
 
     leaves: Float[Tensor, "N B D"]
     queries: Float[Tensor, "N B D"]
@@ -204,16 +205,16 @@ class MemoryRequest:
     generator: torch.Generator | None = None
 
     def start(self) -> Memory:
-        """The first leaf fills all of M̂."""
+        """The initial memory: the first leaf fills all of M̂."""
         first = self.leaves[:1].expand(self.loop.slots, -1, -1)  # (slots, B, D)
         return Memory(torch.zeros_like(first), first, torch.zeros_like(first[..., 0]))
 
 
-Read = tuple[Float[Tensor, "N slots B D"], Int[Tensor, "M B"]]  # all candidates, and the most probable slots
+Read = tuple[Float[Tensor, "N slots B D"], Int[Tensor, "M B"]]  # all candidates, and each leaf's most probable slot
 
 
 def one_by_one(request: MemoryRequest, by_autograd: bool = False) -> Read:
-    """All leaves, one after the other."""
+    """Read all leaves, one by one."""
     leaves, loop, memory = request.leaves, request.loop, request.start()
     loop = replace(loop, by_autograd=by_autograd or not isinstance(loop.cell, GRCFunction))
     candidates, choices = [memory.candidates], []
@@ -227,7 +228,7 @@ def one_by_one(request: MemoryRequest, by_autograd: bool = False) -> Read:
 
 
 def captured(request: MemoryRequest) -> Read:
-    """All leaves, in CUDA graphs."""
+    """Read all leaves, in CUDA graphs."""
     leaves, loop, memory = request.leaves, request.loop, request.start()
     if len(leaves) == 1:
         return one_by_one(request)

@@ -1,17 +1,17 @@
 """Geometric attention (Csordás et al., *The Neural Data Router*, ICLR 2022) as a function of tensors, and its gradient.
 
-Position i looks at the others from the closest to the farthest and stops at the first that matches. With logits ℓ and
+Position i scans the others from the closest to the farthest and stops at the first match. With logits ℓ and
 s = softplus(ℓ) = −log(1 − σ(ℓ)), its weights are
 
     A_ij ∝ σ(ℓ_ij) Π_m (1 − σ(ℓ_im)) = exp(ℓ_ij − s_ij − Σ_m s_im)      over all m that are closer to i than j,
 
-where of two at the same distance the right one is closer. For a gradient g of the weights,
+where the right of two positions at the same distance counts as closer. For a gradient g of the weights,
 
     t_ij = A_ij (g_ij − Σ_m A_im g_im)
     ∂ℓ_ij = t_ij − σ(ℓ_ij) Σ_m t_im                                      over m = j and all m that are farther than j.
 
-Both sums over m are cumulative sums along a row that is sorted by distance. They add from the end that they begin at,
-so that no difference of large numbers is taken.
+Both sums over m are cumulative sums along a row sorted by distance. Each starts at its own end of the row, which avoids
+differences of large numbers.
 """
 
 from typing import Any, NamedTuple
@@ -23,24 +23,24 @@ from torch.nn import functional as F
 
 from beamtree.utils.checks import is_installed
 
-EXACT = 40.0  # from here on softplus(x) is x, in float64 too
+EXACT = 40.0  # above this softplus(x) equals x, even in float64
 
 
 class Distances(NamedTuple):
     """The order of n positions by their distance from each of them, as indices into a flattened (n, n) matrix.
 
-    A matrix is sorted by `index_select`, which reads one index for all heads and samples."""
+    `index_select` sorts a matrix by one index for all heads and samples."""
 
-    closest_first: Int[Tensor, "n*n"]  # row i: itself, then all others
-    closer: Int[Tensor, "n*n"]  # (i, j): where the sorted row i has the position before j; for j = i, which has none, i
+    closest_first: Int[Tensor, "n*n"]  # row i: i itself, then all others
+    closer: Int[Tensor, "n*n"]  # (i, j): place in sorted row i of the position before j; for j = i, of i itself
     farthest_first: Int[Tensor, "n*n"]
-    from_farthest: Int[Tensor, "n*n"]  # (i, j): where the row sorted from the farthest on has j
+    from_farthest: Int[Tensor, "n*n"]  # (i, j): place of j in row i sorted from the farthest
 
     @classmethod
     def of(cls, n: int, device: torch.device) -> "Distances":
         position = torch.arange(n, device=device)
         i, j = position.unsqueeze(1), position
-        both = torch.minimum(i, n - 1 - i)  # up to this distance there is a position on either side
+        both = torch.minimum(i, n - 1 - i)  # up to this distance there are positions on both sides
         distance = (j - i).abs()
         place = torch.where(distance <= both, 2 * distance - (j > i).long(), distance + both)  # (n, n)
         order = closest(i, position, n)
@@ -49,8 +49,8 @@ class Distances(NamedTuple):
 
 
 def closest(i: Int[Tensor, "rows 1"], place: Int[Tensor, "places"], n: int) -> Int[Tensor, "rows places"]:
-    """The positions that stand at these places when all n are sorted by their distance from i: right, left, right, …
-    until one side ends."""
+    """The positions at these places of all n sorted by their distance from i: right, left, right, … until one side is
+    exhausted."""
     both = torch.minimum(i, n - 1 - i)
     step = (place + 1) // 2
     alternating = torch.where(place % 2 == 1, i + step, i - step)
@@ -67,8 +67,8 @@ def attend(
     back: Float[Tensor, "B H n 1"],
     front: Float[Tensor, "B H n 1"],
 ) -> Float[Tensor, "B H n d"]:
-    """What each position finds. Its logits are queries · keys, plus `back` for the positions before it and `front` for
-    those after it; it sees neither itself nor those that are not present."""
+    """The attention output of each position. Its logits are queries · keys, plus `back` for the positions before it and
+    `front` for those after it. It attends neither to itself nor to positions that are not present."""
     return Attend.apply(queries, keys, values, back, front, present, distances)
 
 
@@ -98,7 +98,7 @@ class Attend(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Float[Tensor, "B H n d"]) -> tuple[Tensor | None, ...]:
         queries, keys, values, back, front, present, content, weights = ctx.saved_tensors
-        if torch.is_grad_enabled():  # for a second derivative: autograd through the plain formula
+        if torch.is_grad_enabled():  # a second derivative is required: differentiate the plain formula
             given = [tensor.view_as(tensor) for tensor in (queries, keys, values, back, front)]
             product = given[0].to(content.dtype) @ given[1].to(content.dtype).mT
             logits = directed(product, given[3], given[4], present)
@@ -129,7 +129,7 @@ def directed(
     front: Float[Tensor, "B H n 1"],
     present: Bool[Tensor, "B n"],
 ) -> Float[Tensor, "B H n n"]:
-    """The logits, in float32 at least, as sums over a row follow; −inf for what a position does not see."""
+    """The logits, in at least float32, since they are summed over rows; −inf where a position does not attend."""
     dtype, n = torch.promote_types(content.dtype, torch.float32), content.shape[-1]
     ones = torch.ones(n, n, dtype=dtype, device=content.device)
     hidden = ~present[:, None, None, :] | ones.bool().triu().tril()  # (B, 1, n, n)
@@ -147,8 +147,7 @@ def direction_gradients(logits_gradient: Float[Tensor, "B H n n"]) -> tuple[Tens
 
 
 def geometric(logits: Float[Tensor, "B H n n"], distances: Distances) -> Float[Tensor, "B H n n"]:
-    """Row i: the normalised probability that j is the first that matches, from the closest on; 0 where the logit is
-    −inf."""
+    """Row i: the normalised probability that j is the first match, in order of distance; 0 where the logit is −inf."""
     missed = F.softplus(logits, threshold=EXACT)  # −log of the probability that j does not match
     passed = _cumulate(missed, distances.closest_first, distances.closer)  # all closer ones
     return (logits - missed).sub_(passed).softmax(3)
@@ -160,7 +159,7 @@ def geometric_gradient(
     weights_gradient: Float[Tensor, "B H n n"],
     distances: Distances,
 ) -> Float[Tensor, "B H n n"]:
-    """From the gradient of the weights to that of the logits."""
+    """The gradient of the logits, given that of the weights."""
     gradient = weights_gradient - (weights * weights_gradient).sum(3, keepdim=True)
     gradient = gradient.mul_(weights)
     farther = _cumulate(gradient, distances.farthest_first, distances.from_farthest)  # this one and all farther ones
@@ -170,18 +169,18 @@ def geometric_gradient(
 def _cumulate(
     x: Float[Tensor, "B H n n"], order: Int[Tensor, "n*n"], place: Int[Tensor, "n*n"]
 ) -> Float[Tensor, "B H n n"]:
-    """Cumulative sums of each row in an order, read at the places given."""
+    """Cumulative sums of each row in the given order, read at the given places."""
     sums = x.flatten(2).flatten(0, 1).index_select(1, order).view_as(x).cumsum_(3)
     return sums.flatten(2).flatten(0, 1).index_select(1, place).view_as(x)
 
 
 def _product(weights: Float[Tensor, "B H n m"], values: Float[Tensor, "B H m d"]) -> Float[Tensor, "B H n d"]:
-    """weights @ values. Heads are narrow, and with the long side last a CPU takes a fifth of the time."""
+    """weights @ values. Heads are narrow; with the long dimension last a CPU takes a fifth of the time."""
     return (values.mT @ weights.to(values.dtype).mT).mT
 
 
 def _kernels(content: Float[Tensor, "B H n n"]) -> Any:
-    """The module of Triton kernels; None where they do not apply."""
+    """The module of Triton kernels; None if they do not apply."""
     if not content.is_cuda or content.dtype == torch.float64 or not is_installed("triton"):
         return None
     from beamtree.nn.engine.gpu.kernels import ndr

@@ -1,8 +1,8 @@
-"""One layer of the Neural Data Router as a function of tensors, computed again in backward, and its dropout.
+"""One layer of the Neural Data Router as a function of tensors, recomputed in the backward pass, and its dropout.
 
-Autograd would keep some thirty tensors of each layer until backward. Here it keeps the layer's input: backward computes
-the layer once more, with the tensors that forward was given and with the same dropout masks. These are never stored:
-which elements are dropped follows from a hash of a seed, the sample, the position, the layer and the column.
+Autograd would save about thirty tensors of each layer. Here only the layer's input is saved: the backward pass
+recomputes the layer from the same tensors and with the same dropout masks. Masks are never stored: a hash of a seed,
+the sample, the position, the layer and the column determines which elements are dropped.
 """
 
 from collections.abc import Callable
@@ -18,15 +18,15 @@ from beamtree.nn.engine.dropout import FACTORS, mix
 from beamtree.nn.engine.ndr.attention import Distances, attend
 from beamtree.utils.checks import is_installed
 
-WORD_FACTOR = 0x1E3779B1  # of two neighbouring columns
-LEAST_RATE = 2**-16  # of dropout: smaller ones are as none
-INPUTS = -1  # in place of a layer's index: the dropout of the inputs
+WORD_FACTOR = 0x1E3779B1  # multiplies the index of a pair of columns
+LEAST_RATE = 2**-16  # smaller dropout rates have no effect
+INPUTS = -1  # stands for a layer's index in the dropout of the inputs
 
 
 class LayerWeights(NamedTuple):
-    """The weights of a layer in the form that it multiplies by: scales are already multiplied in."""
+    """The weights of a layer, already multiplied by the scales."""
 
-    projection: Float[Tensor, "P D"]  # queries, keys, values, back, front; each head after head
+    projection: Float[Tensor, "P D"]  # queries, keys, values, back, front; each grouped by head
     projection_bias: Float[Tensor, "P"]
     out: Float[Tensor, "D D"]
     attention_norm: Float[Tensor, "D"]
@@ -44,17 +44,17 @@ class LayerWeights(NamedTuple):
 
 
 class LayerMasks(NamedTuple):
-    """What dropout keeps in one layer; None: everything."""
+    """What dropout keeps in one layer; None if nothing is dropped."""
 
     keys: Bool[Tensor, "B n D"] | None = None
     attention: Bool[Tensor, "B n D"] | None = None
     update: Bool[Tensor, "B n F"] | None = None
     gate_inner: Bool[Tensor, "B n D"] | None = None
-    gate: Bool[Tensor, "B n 1"] | None = None  # where it is False, a position keeps its state
+    gate: Bool[Tensor, "B n 1"] | None = None  # where False, a position keeps its state
 
 
 class LayerDropout:
-    """The dropout masks of one forward pass, for rates of which one at least is `LEAST_RATE`. What is kept, other than
+    """The dropout masks of one forward pass. At least one of the rates must reach `LEAST_RATE`. Kept elements, except
     gates, must be multiplied by `scale`."""
 
     def __init__(
@@ -69,30 +69,30 @@ class LayerDropout:
         """
         rate: probability that an element is dropped.
         gate_rate: probability that a position's gate is dropped.
-        generator: from which the seed of this pass is drawn.
+        generator: source of the seed of this pass.
         """
         drops, self.drops_gates = rate >= LEAST_RATE, gate_rate >= LEAST_RATE
         self.scale = 1 / (1 - rate) if drops else 1.0
         self.dim, self.widths = dim, (dim, dim, feed_forward, dim) if drops else ()
-        # A number that is uniform over int16 is above the limit with probability 1 − rate.
-        # The last column of the masks is that of the gates.
+        # A uniform int16 value is above the limit with probability 1 − rate.
+        # The last column of the masks belongs to the gates.
         limit, last_limit = (round(one * 2**16) - 1 - 2**15 for one in (rate, gate_rate))
         self.limits = limit if drops else last_limit, last_limit if self.drops_gates else limit
         seed = torch.randint(2**31 - 1, (), device=device, generator=generator, dtype=torch.int32)
-        # One 32-bit hash decides two columns, 16 bits each.
+        # One 32-bit hash serves two columns, 16 bits each.
         self.offsets = torch.arange((self.width + 1) // 2, device=device, dtype=torch.int32) * WORD_FACTOR + seed
 
     @property
     def width(self) -> int:
-        """Columns of all masks of a layer together."""
+        """Total number of columns of a layer's masks."""
         return sum(self.widths) + self.drops_gates
 
     def inputs(self, B: int, n: int) -> Bool[Tensor, "B n D"] | None:
-        """What is kept of the inputs."""
+        """Mask of the inputs that are kept."""
         return self._kept(INPUTS, B, n)[..., : self.dim] if self.widths else None
 
     def layer(self, index: int, B: int, n: int) -> LayerMasks:
-        """What is kept in a layer."""
+        """Masks of what is kept in a layer."""
         columns = self._kept(index, B, n)
         gate = columns[..., -1:] if self.drops_gates else None
         if not self.widths:
@@ -112,18 +112,18 @@ class LayerDropout:
 def kept(
     offsets: Int[Tensor, "words"], layer: int, B: int, n: int, width: int, limit: int, last_limit: int
 ) -> Bool[Tensor, "B n width"]:
-    """Where the hash is above the limit; the last column has its own."""
+    """True where the hash is above the limit; the last column has its own limit."""
     sample, position = (torch.arange(size, device=offsets.device) for size in (B, n))
     key = (sample * FACTORS[0]).unsqueeze(1) + position * FACTORS[1] + layer * FACTORS[2]  # (B, n)
     words = mix(key.int().unsqueeze(2) + offsets)  # (B, n, ⌈width / 2⌉)
-    numbers = words.view(torch.int16)[..., :width]  # uniform over all of int16
+    numbers = words.view(torch.int16)[..., :width]  # uniform over int16
     found = numbers > limit
     found[..., -1] = numbers[..., -1] > last_limit
     return found
 
 
 class LayerContext(NamedTuple):
-    """What a layer depends on other than its input and its weights."""
+    """What a layer depends on besides its input and its weights."""
 
     layer: int
     heads: int
@@ -134,7 +134,7 @@ class LayerContext(NamedTuple):
 
 
 def layer(context: LayerContext, x: Float[Tensor, "B n D"], *tensors: Tensor) -> Float[Tensor, "B n D"]:
-    """The states after a layer, whose weights are the `tensors`."""
+    """The states after a layer whose weights are `tensors`."""
     B, n, D = x.shape
     H, weights = context.heads, LayerWeights(*tensors)
     masks = LayerMasks() if context.dropout is None else context.dropout.layer(context.layer, B, n)
@@ -165,7 +165,7 @@ def by_head(mask: Bool[Tensor, "B n D"], heads: int) -> Bool[Tensor, "B H n d"]:
 
 
 def _drop_and_relu(x: Float[Tensor, "rows width"], kept: Bool[Tensor, "B n width"] | None) -> Tensor:
-    """In place. What is dropped is 0 before relu, whose gradient at 0 is 0: the mask need not be saved for backward."""
+    """In-place. Dropped elements are 0 before relu, whose gradient at 0 is 0, so the mask need not be saved."""
     if kept is not None:
         with torch.no_grad():
             x.mul_(kept.flatten(0, 1))
@@ -173,27 +173,27 @@ def _drop_and_relu(x: Float[Tensor, "rows width"], kept: Bool[Tensor, "B n width
 
 
 def recomputed(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """function(*tensors), of which autograd keeps the arguments alone. In backward the function is called again, with
-    the same tensors: it must depend on nothing that may change."""
+    """function(*tensors), of which autograd saves only the arguments. The backward pass calls the function again with
+    the same tensors, so it must not depend on anything else that may change."""
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return Recomputed.apply(function, *tensors)
     return function(*tensors)
 
 
 class Recomputed(torch.autograd.Function):
-    """As `torch.utils.checkpoint` does, but arguments are saved tensors: autograd notices if one was changed in place
-    between forward and backward."""
+    """Like `torch.utils.checkpoint`, but the arguments are saved tensors: autograd raises an error if one of them is
+    modified in-place before the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
         ctx.function, ctx.autocast = function, Autocast(tensors[0].device.type)
         ctx.save_for_backward(*tensors)
-        # Detached: autocast would cache what it casts here for use elsewhere, where it must have a gradient.
+        # Detached: autocast would cache the casts without gradient and reuse them where a gradient is required.
         return function(*(tensor.detach() for tensor in tensors))
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        again = torch.is_grad_enabled()  # a second derivative is wanted, which goes on to the saved tensors
+        again = torch.is_grad_enabled()  # a second derivative is required, which continues to the saved tensors
         needed = ctx.needs_input_grad[1:]
         with torch.enable_grad(), ctx.autocast.again():
             given = [

@@ -1,8 +1,9 @@
 """OneSoft's replay: the gradient of a search with a soft beam.
 
-Nothing but the pool's states is kept for backward, which undoes the steps one by one, last first. It composes a step's
-nodes again and pulls their gradient back to their children, then that of the soft beam's states to the states they
-average and to the weights of the average, then that of the weights and scores to the logits and to the scores before.
+The backward pass undoes the steps one by one, the last first; of the nodes it needs only the pool's states. In each
+step it recomposes the nodes and propagates their gradient to their children; then the gradient of the soft beam's
+states to the states they average and to the weights of the average; then the gradient of the weights and scores to the
+logits and to the scores before the step.
 """
 
 from collections.abc import Sequence
@@ -33,8 +34,8 @@ INDICES = tuple(StepRecord._fields.index(name) for name in ("rows", "sequences",
 
 
 def encode(request: Request) -> Chart:
-    """Search with a soft beam, and replay where a gradient is wanted. A cell or scorer that is known only as a module
-    is computed by the reference."""
+    """Search with a soft beam, and replay the search if a gradient is needed. The reference computes gradients of cells
+    and scorers that are known only as modules."""
     if not request.is_functional and request.wants_gradient():
         return reference.encode(request)
     trace = search(request)
@@ -51,7 +52,7 @@ def encode(request: Request) -> Chart:
 
 
 class SoftSettings(NamedTuple):
-    """What `SoftReplay` must know besides tensors."""
+    """Non-differentiable arguments of `SoftReplay`."""
 
     functions: Functions
     mix: Mix | None
@@ -103,7 +104,7 @@ class SoftReplay(torch.autograd.Function):
         cell, scorer, dropout = bound.cell, bound.scorer, bound.dropout
         assert isinstance(scorer, ParentScorerFunction)
         dim = cell.dim
-        gradient = torch.zeros_like(states)  # of every state, complete once its users have come by
+        gradient = torch.zeros_like(states)  # of every state; complete once all its users were undone
         gradient[: ctx.leaves] = store_gradient[: ctx.leaves]
         gradient.index_add_(0, nodes, store_gradient[ctx.leaves :])
         logit_gradient = torch.zeros_like(logits)
@@ -112,25 +113,25 @@ class SoftReplay(torch.autograd.Function):
 
         tables = (states, children.long(), spans, ctx.leaves)
         composed = Composed(cell, dropout, *tables, gradient, weight_gradients)
-        # In inference mode, as the search; whatever is returned was made outside of it.
+        # In inference mode, like the search. The returned tensors are allocated outside of it.
         with torch.inference_mode(), ctx.autocast.again():
 
             def pull_back(low: int, high: int) -> None:
-                """From composed nodes to their children."""
+                """Propagate the gradient of composed nodes to their children."""
                 gradient[low:high, :dim].addr_(logit_gradient[low:high].to(states.dtype), scorer_weight)
                 composed.pull_back(low, high)
 
             steps, end = unpack(undo, ctx.shapes), ctx.composed
-            for number in reversed(range(len(ctx.blocks))):
-                block = ctx.blocks[number]
+            for index in reversed(range(len(ctx.blocks))):
+                block = ctx.blocks[index]
                 pull_back(block.composed, end)
                 end = block.composed
-                step = steps[number]
-                going = active[:, number, None]  # (B, 1)
+                step = steps[index]
+                going = active[:, index, None]  # (B, 1)
                 above = gradient[block.elements : block.elements + len(going) * (step.rows.shape[2] - 2)]  # (B·m, S)
                 v_gradient = average_gradient(gradient, above, states, step, ctx.mix)
 
-                # Through the scores: a finished sample's were not touched.
+                # Through the scores; the step did not change those of finished samples.
                 row_logits = logits.take(step.rows)
                 found = continuation_gradient(score_gradient.where(going, 0), v_gradient.to(logits.dtype), step)
                 if step.forests is not None:
@@ -142,7 +143,7 @@ class SoftReplay(torch.autograd.Function):
                 score_gradient = before.where(going, score_gradient)
             pull_back(ctx.leaves, end)
             composed.finish()
-        logit_gradient = logit_gradient[: ctx.composed].to(states.dtype)  # nothing behind has a logit
+        logit_gradient = logit_gradient[: ctx.composed].to(states.dtype)  # later rows have no logit
         return (
             None,
             None,
@@ -154,19 +155,19 @@ class SoftReplay(torch.autograd.Function):
 
 
 def present(step: StepRecord) -> list[Tensor]:
-    """The fields that it has: without `forests`, the last, where no duplicates are looked for."""
+    """The fields that are not None: `forests`, the last, is None if duplicates are kept."""
     return [field for field in step if field is not None]
 
 
 def pack(steps: list[StepRecord]) -> list[Tensor]:
-    """Each field of all steps as one tensor, fit to be saved for backward. Numbers of nodes fit 32 bits; they are the
-    larger part of what is kept beside the states."""
+    """Each field of all steps as one tensor, to be saved for the backward pass. Node ids are stored as int32: besides
+    the states, they take most of the memory."""
     fields = [torch.cat([part.flatten() for part in parts]) for parts in zip(*map(present, steps), strict=True)]
-    return [field.int() if number in INDICES else field for number, field in enumerate(fields)]
+    return [field.int() if index in INDICES else field for index, field in enumerate(fields)]
 
 
 def unpack(fields: Sequence[Tensor], shapes: list[list[torch.Size]]) -> list[StepRecord]:
-    """What `pack` has packed. A field that no step has is None."""
+    """The inverse of `pack`. A missing field is None."""
     columns = []
     for field, sizes in zip(fields, zip(*shapes, strict=True), strict=True):
         whole = field if field.is_floating_point() else field.long()
@@ -177,10 +178,9 @@ def unpack(fields: Sequence[Tensor], shapes: list[list[torch.Size]]) -> list[Ste
 
 
 class Composed:
-    """The adjoint of all nodes that the search composed, asked for from the last to the first.
+    """The adjoint of all nodes that the search composed, from the last to the first.
 
-    They are composed again a batch at a time, which has nothing to do with the steps they come from: their children are
-    all known.
+    Nodes are recomposed in batches, independently of the steps they come from: all their children are known.
     """
 
     def __init__(
@@ -194,16 +194,16 @@ class Composed:
         gradient: Float[Tensor, "P S"],
         weight_gradients: list[Tensor],
     ) -> None:
-        """`children` are those of the nodes behind the leaves. What is found is added to `gradient` and to
-        `weight_gradients`, which are those of the cell's weights."""
+        """`children` are those of the nodes after the leaves. Results are added to `gradient` and to
+        `weight_gradients`, the gradients of the cell's weights."""
         self.cell, self.dropout, self.states, self.children, self.spans = cell, dropout, states, children, spans
         self.leaves, self.gradient, self.weight_gradients = leaves, gradient, weight_gradients
         self.size = batch_size(states.device)
-        self.first = leaves + len(children)  # of the nodes at hand
+        self.first = leaves + len(children)  # of the current batch
         self.nodes: Adjoint | None = None
 
     def pull_back(self, low: int, high: int) -> None:
-        """From the nodes in these rows of the pool to their children."""
+        """Propagate the gradient of rows `low` to `high` − 1 of the pool to their children."""
         while high > low:
             if high <= self.first:
                 self._compose(high)
@@ -215,13 +215,13 @@ class Composed:
             high = begin
 
     def finish(self) -> None:
-        """Add the nodes at hand to the gradients of the weights, and let go of them."""
+        """Add the weight gradients of the current batch, and free it."""
         if self.nodes is not None:
             torch._foreach_add_(self.weight_gradients, self.nodes.weight_gradients())
             self.nodes = None
 
     def _compose(self, last: int) -> None:
-        """The nodes before this one again, in place of those at hand."""
+        """Recompose the batch of nodes that ends before `last`, in place of the current one."""
         self.finish()
         self.first = max(last - self.size, self.leaves)
         pairs = self.children[self.first - self.leaves : last - self.leaves]  # (n, 2)
@@ -238,7 +238,7 @@ def average_gradient(
     step: StepRecord,
     mix: Mix | None,
 ) -> Float[Tensor, "B KJ"]:
-    """From the soft beam's new states back to the states they average, added to `gradient`, and to v, returned."""
+    """Add the gradient of the soft beam's new states to that of the states they average; returns that of v."""
     weights = mixture(step.weights, step.columns, step.rows.shape[2] - 2, mix)
     parents = step.rows.gather(2, weights.columns)  # (B, K, E)
     above_parents = take(above, weights.positions().view_as(parents))  # (B, K, E, S)
@@ -249,7 +249,7 @@ def average_gradient(
     H = take(states, step.sequences)  # (B, K, m+1, S)
     left_gradient, right_gradient = (H[:, :, :-1] * above).sum(3), (H[:, :, 1:] * above).sum(3)  # (B, K, m)
     left, right = (weight.unsqueeze(3).to(states.dtype) for weight in (weights.left, weights.right))  # (B, K, m, 1)
-    torch.mul(left, above, out=H[:, :, :-1])  # from here on the gradient of H: H[i] is in new[i] and in new[i−1]
+    torch.mul(left, above, out=H[:, :, :-1])  # H now holds its gradient: H[i] is part of new[i] and new[i−1]
     H[:, :, -1].zero_()
     H[:, :, 1:].addcmul_(right, above)
     gradient.index_add_(0, step.sequences.flatten(), H.flatten(0, 2))
@@ -263,9 +263,9 @@ def mixture_gradient(
     step: StepRecord,
     mix: Mix | None,
 ) -> Float[Tensor, "B KJ"]:
-    """From the weights of the average back to v: the adjoint of `mixture`."""
+    """The adjoint of `mixture`: the gradient of v, given that of the weights of the average."""
     K, m = left.shape[1:]
-    # An absent continuation may name a padding column; its weight is 0, and whatever it gets here is lost.
+    # The column of an absent continuation may be padding. Its weight is 0, so its gradient here is discarded.
     position = (step.columns - 1).clamp(0, m - 1)
     if mix == "paper":
         total = left.sum(2, keepdim=True)  # (B, K, 1)
@@ -278,7 +278,7 @@ def mixture_gradient(
         share = v.sum(2, keepdim=True)  # (B, K, 1)
         parents, left, right = ((part * share).sum(1, keepdim=True) for part in (parents, left, right))  # (B, 1, m)
         direct = parents.expand(-1, K, -1).gather(2, position)
-    # s[i] is in the running sums of all positions from i on.
+    # s[i] is part of the running sums at position i and all later ones.
     run = right - left
     running = run.sum(2, keepdim=True) - run.cumsum(2) + run - right  # (B, K or 1, m)
     return (direct + running.expand(-1, K, -1).gather(2, position) + total).flatten(1)
@@ -287,7 +287,7 @@ def mixture_gradient(
 def continuation_gradient(
     gradient: Float[Tensor, "B K"], v_gradient: Float[Tensor, "B KJ"], step: StepRecord
 ) -> Float[Tensor, "B KJ"]:
-    """From the new scores and from v back to the scores of the continuations: the adjoint of `topk.soften`.
+    """The adjoint of `topk.soften`: the gradient of the continuations' scores, given those of the new scores and of v.
 
     The soft beam's score is Σ v·a, with v the softmax of a over the mixture.
     """
@@ -304,7 +304,7 @@ def resolve_gradient(
     forests: Int[Tensor, "B KJ"],
     duplicates: Duplicates,
 ) -> Float[Tensor, "B KJ"]:
-    """Through dropped or merged duplicates, by autograd."""
+    """The gradient through dropped or merged duplicates, by autograd."""
     log_p = row_logits.log_softmax(-1).gather(2, step.columns)
     scores = (step.scores.unsqueeze(2) + log_p).flatten(1)
     with torch.inference_mode(False), torch.enable_grad():

@@ -1,14 +1,14 @@
-"""OneSoft's search: K−1 beams of integers, as in `search`, and one soft beam that is dense.
+"""OneSoft's search: K−1 hard beams, which hold node ids as in `beamtree.nn.engine.beam.search`, and one soft beam.
 
-The soft beam's sequence is the average of the sequences of all continuations that fall out, under v = softmax of
-their scores. Continuations that come from one beam q share its states, so the sum over up to K² sequences is one over
-the K beams. With H_q the states, P_q the candidate parents, s_q[i] the weight v of q's continuation that merges at i,
-cum its running sum and V_q its total,
+The soft beam's sequence is the average of the sequences of all continuations that are not kept as hard beams, weighted
+by v, the softmax of their scores. Continuations of one beam q share its states, so the sum over up to K² sequences is
+a sum over the K beams. With H_q the states, P_q the candidate parents, s_q[i] the weight v of q's continuation that
+merges at i, cum its running sum and V_q its total,
 
     new[i] = Σ_q  s_q[i] · P_q[i] + (V_q − cum_q[i]) · H_q[i] + (cum_q[i] − s_q[i]) · H_q[i+1] .
 
-Its states, and the candidates composed from them, are nodes of the pool like any other, so a hard beam that continues
-the soft one is integers again.
+The soft beam's states, and the candidates composed from them, are ordinary nodes of the pool, so a hard beam that
+continues the soft beam holds node ids again.
 """
 
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from beamtree.nn.topk import operators as topk
 
 
 class SoftStep(NamedTuple):
-    """What all steps did in each beam they kept; the soft beam, the last, stands for the heaviest it mixes."""
+    """The action of each step in each kept beam; in the soft beam, the last, that of its heaviest continuation."""
 
     source: Int[Tensor, "T B K"]
     action: Int[Tensor, "T B K"]
@@ -33,20 +33,20 @@ class SoftStep(NamedTuple):
 
 
 class StepRecord(NamedTuple):
-    """What is needed to go back over a step."""
+    """What the backward pass needs of a step."""
 
     rows: Int[Tensor, "B K W"]  # the candidates it chose from
     sequences: Int[Tensor, "B K n"]  # the states that they join
     columns: Int[Tensor, "B K J"]
     continuations: Float[Tensor, "B KJ"]  # their scores
-    weights: Float[Tensor, "B KJ"]  # their parts in the mixture
+    weights: Float[Tensor, "B KJ"]  # their weights in the mixture
     order: Int[Tensor, "B K"]
     scores: Float[Tensor, "B K"]  # before the step
     forests: Int[Tensor, "B KJ"] | None
 
 
 class Block(NamedTuple):
-    """Where in the pool the nodes of a step begin."""
+    """Where the nodes of a step begin in the pool."""
 
     composed: int  # the new candidates of all beams
     elements: int  # the soft beam's new states
@@ -81,11 +81,11 @@ def run(pool: Pool, first: int) -> SoftTrace:
     present = torch.arange(N, device=rows.device) < request.lengths.unsqueeze(1) - 1  # (B, N)
     undo, blocks = [], []
     sources, actions, chosen, made = [], [], [], []
-    for number in range(request.steps):
-        active = all_active[:, number, None]  # (B, 1)
-        proposal = propose(pool, rows, scores, forests, noise.at(number)[0])
+    for step in range(request.steps):
+        active = all_active[:, step, None]  # (B, 1)
+        proposal = propose(pool, rows, scores, forests, noise.at(step)[0])
         best = topk.onesoft_topk(proposal.scores, K)
-        # For the soft beam this is the heaviest continuation that it mixes. What it needs of it are the spans.
+        # For the soft beam this is the heaviest continuation it mixes, of which only the spans are used.
         shift = shift_rows(pool, rows, proposal, best.indices, active)
         m = rows.shape[2] - 2
         action = shift.action[:, -1:].clamp(max=m - 1)  # (B, 1)
@@ -94,7 +94,7 @@ def run(pool: Pool, first: int) -> SoftTrace:
         path = path_spans(pool, H, shift.source[:, -1:], action, shift.removed[:, -1, 1:2])  # (B, m, 3)
         weights = mixture(best.weights, proposal.columns, m, request.soft)
         elements = pool.put(first, average(pool, rows, H, weights), path)  # (B, m)
-        there = present[:, number + 1 : number + m]  # (B, m−1)
+        there = present[:, step + 1 : step + m]  # (B, m−1)
         blocks.append(Block(pool.used, first))
         first += elements.numel()
 
@@ -110,7 +110,7 @@ def run(pool: Pool, first: int) -> SoftTrace:
         shift.rows[:, :-1].scatter_(2, shift.columns[:, :-1], new[:, :pairs].view(B, K - 1, 2))
         soft = shift.rows[:, -1, 1:m]  # (B, m−1)
         soft.copy_(new[:, pairs:].where(active, soft))
-        shift.rows[:, -1, m].fill_(pool.absent)  # behind the last candidate
+        shift.rows[:, -1, m].fill_(pool.absent)  # after the last candidate
         rows = shift.rows[..., :-1]  # (B, K, m+1)
         sources.append(shift.source)
         actions.append(shift.action)
@@ -126,14 +126,14 @@ def run(pool: Pool, first: int) -> SoftTrace:
 class Mixture(NamedTuple):
     """The weights in the formula above."""
 
-    parents: Float[Tensor, "B K E"]  # of P[i] for E columns i + 1 of each beam, the others having none
+    parents: Float[Tensor, "B K E"]  # of P[i], for E columns i + 1 of each beam; 0 for the others
     columns: Int[Tensor, "B K E"]
     left: Float[Tensor, "B K m"]  # of H[i]
     right: Float[Tensor, "B K m"]  # of H[i+1]
 
     def positions(self) -> Int[Tensor, "BKE"]:
-        """Where the parents go, counted over all samples. (The padding columns that an absent continuation may name
-        have weight 0 and can go anywhere.)"""
+        """Where each parent is added, as an index into the new states of all samples, (B·m). Padding columns of absent
+        continuations have weight 0, so their position does not matter."""
         B, _, m = self.left.shape
         offset = torch.arange(-1, B * m - 1, m, device=self.columns.device).view(B, 1, 1)
         return self.columns.clamp(1, m).add_(offset).flatten()
@@ -146,7 +146,7 @@ def mixture(v: Float[Tensor, "B KJ"], columns: Int[Tensor, "B K J"], m: int, mix
     if mix == "paper":
         cum = s.cumsum(2)
         return Mixture(v, columns, total - cum, cum - s)
-    # The published code averages choices, parents and old states apart: the same sum with other weights.
+    # The published code averages choices, parents and old states separately: the same sum with other weights.
     s = s.sum(1, keepdim=True)  # (B, 1, m)
     cum = s.cumsum(2)
     every = torch.arange(1, m + 1, device=v.device).expand(*columns.shape[:2], m)
@@ -167,7 +167,7 @@ def average(
     left, right, parents = (w.unsqueeze(3).to(H.dtype) for w in (weights.left, weights.right, weights.parents))
     states = (left * H[:, :, :-1]).addcmul_(right, H[:, :, 1:]).sum(1)  # (B, m, S)
     parents = parents * take(pool.states, rows.gather(2, weights.columns))  # (B, K, E, S)
-    # Of PyTorch's scattered sums the one that is the same each time on a GPU.
+    # The only scatter-add of PyTorch that is deterministic on a GPU.
     states.flatten(0, 1).index_put_((weights.positions(),), parents.flatten(0, 2), accumulate=True)
     return states
 
@@ -182,5 +182,5 @@ def path_spans(
     """The spans of the sequence of one beam after one merge."""
     n = ids.shape[2]
     here = pool.ids[: n - 1]
-    old = here + (here > action) + n * source  # (B, m); all but the left child, whose place the parent takes
+    old = here + (here > action) + n * source  # (B, m), without the right child; the parent replaces the left one
     return take(pool.spans, ids.flatten(1).gather(1, old).scatter_(1, action, parent))

@@ -1,4 +1,4 @@
-"""Shift-reduce parsing with a beam: a search without gradients, then a replay of what survived it."""
+"""Shift-reduce parsing with a beam: a search without gradients, then a replay of the surviving nodes."""
 
 from beamtree.nn.engine.chart import Chart
 from beamtree.nn.engine.dispatch import Engine, why_not_triton, why_not_twice

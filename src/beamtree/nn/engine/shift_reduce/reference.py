@@ -1,7 +1,7 @@
-"""The reference engine: a shift-reduce parser with a beam, one sample after the other, on Python lists.
+"""The reference engine: a shift-reduce parser with a beam, one sample at a time, on Python lists.
 
-Every action is taken under autograd, and nothing is shared or skipped. The other engines are held to it, outputs and
-gradients.
+Every action runs under autograd, and nothing is shared or skipped. The outputs and gradients of the other engines are
+tested against this engine.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from beamtree.nn.engine.shift_reduce.request import REDUCE, SHIFT, ParserRequest
 
 
 class Element(NamedTuple):
-    """Of a stack or a queue: a node, and the words [start, end) that it covers."""
+    """An element of a stack or a queue: a node, and the words [start, end) that it covers."""
 
     row: int  # of the store
     start: int
@@ -23,7 +23,7 @@ class Element(NamedTuple):
 
 
 class Reduction(NamedTuple):
-    """The parent that a reduce made, and its position on the stack."""
+    """The parent that a reduce created, and its position on the stack."""
 
     parent: Element
     position: int
@@ -37,7 +37,7 @@ class ParserBeam(NamedTuple):
 
 
 def encode(request: ParserRequest) -> Chart:
-    """Parse all samples, and put their beams into one chart."""
+    """Parse all samples, and collect their beams in one chart."""
     B, K, M = len(request.leaves), request.beam_size, request.candidates
     parser, scores = Parser(request), []
     actions, nodes = torch.zeros(B, K, M, dtype=torch.long), torch.zeros(B, K, M, dtype=torch.long)
@@ -56,7 +56,7 @@ def encode(request: ParserRequest) -> Chart:
 
 
 class Parser:
-    """Parses the samples of a request. All states are in its store, those of the leaves first."""
+    """Parses the samples of a request. Its store holds all states, leaves first."""
 
     def __init__(self, request: ParserRequest) -> None:
         self.request = request
@@ -76,12 +76,12 @@ class Parser:
                     continuations.append((beam.score + log_p[REDUCE], beam, REDUCE))
                 if beam.queue:
                     continuations.append((beam.score + log_p[SHIFT], beam, SHIFT))
-            continuations.sort(key=lambda one: -one[0].item())  # stable: equal ones stay in their order
+            continuations.sort(key=lambda one: -one[0].item())  # stable: ties keep their order
             beams = [self.act(sample, *one) for one in continuations[: self.request.beam_size]]
         return beams
 
     def decide(self, beam: ParserBeam) -> Float[Tensor, "2"]:
-        """Log-probabilities to reduce and to shift."""
+        """Log-probabilities of reducing and shifting."""
         possible = len(beam.stack) > 1, len(beam.queue) > 0
         top = self.store[beam.stack[-1].row]
         second = self.store[beam.stack[-2].row] if possible[REDUCE] else torch.zeros_like(top)
@@ -98,7 +98,7 @@ class Parser:
         return ParserBeam(score, [*below, parent], beam.queue, [*beam.reductions, Reduction(parent, len(below))])
 
     def compose(self, sample: int, left: Element, right: Element) -> Element:
-        """The parent of two elements, whose state is added to the store."""
+        """Compose the parent of two elements, and append its state to the store."""
         request, mask = self.request, None
         if request.dropout:
             spans = torch.tensor([[sample, one.start, one.end] for one in (left, right)], device=request.leaves.device)

@@ -1,8 +1,9 @@
-"""Replay: the gradient of a shift-reduce search, over what survived it.
+"""Replay: the gradient of a shift-reduce search, over the nodes that survived it.
 
-Only nodes and decisions on the lineages of the final beams matter. The nodes are a `Forest`, whose states are known
-from the search. Decisions that were free are computed again from these states, under autograd and all at once; one that
-several of the final beams have in common is computed once. The score of a beam is the sum of its own.
+Only nodes and decisions on the lineages of the final beams have a gradient. The nodes are a `Forest`, whose states are
+known from the search. Free decisions, where both actions were possible, are recomputed from these states under autograd
+in one batch, each once even if several final beams share it. The score of a beam is the sum of its decisions'
+log-probabilities.
 """
 
 from collections.abc import Callable
@@ -23,14 +24,14 @@ from beamtree.nn.engine.shift_reduce.search import ParserTrace, search
 
 
 def encode(request: ParserRequest) -> Chart:
-    """Search, and replay where a gradient is wanted."""
+    """Search, and replay if a gradient is required."""
     return replay(request, search(request), compose_survivors)
 
 
 def replay(request: ParserRequest, trace: ParserTrace, composer: "Composer") -> Chart:
-    """The chart of a search. It shares no memory with the trace, whose pool may be padded further than the request.
+    """The chart of a search. It shares no memory with the trace, whose pool may have more padding than the request.
 
-    composer: makes the store of the leaves and the surviving nodes, with gradients.
+    composer: returns the store of leaves and surviving nodes, with gradients.
     """
     leaves, gradient = request.leaves.flatten(0, 1), request.wants_gradient()
     with torch.no_grad():
@@ -47,7 +48,7 @@ def replay(request: ParserRequest, trace: ParserTrace, composer: "Composer") -> 
 
 
 class ParserMerges(NamedTuple):
-    """The reduces of each final beam, in their order; the absent node behind the last."""
+    """The reduces of each final beam in order, padded with the absent node."""
 
     nodes: Int[Tensor, "B K M"]  # ids in the pool
     actions: Int[Tensor, "B K M"]
@@ -65,11 +66,11 @@ def merges_of(request: ParserRequest, trace: ParserTrace, slots: Int[Tensor, "T 
 
 
 class SurvivingNodes(NamedTuple):
-    """The nodes of the final beams, by height. The store has the leaves, then these."""
+    """The nodes of the final beams, sorted by height. The store holds the leaves, then these."""
 
     pool: Pool
     ids: Int[Tensor, "R"]
-    sizes: list[int]  # how many have each height, from 1 on
+    sizes: list[int]  # number of nodes of each height, from 1 on
     row: Int[Tensor, "P"]  # of the store, for each node of the pool; 0 for those that did not survive
 
 
@@ -82,14 +83,14 @@ def survivors_of(request: ParserRequest, trace: ParserTrace, nodes: Int[Tensor, 
     chosen = mark(pool, nodes.where(trace.scores.isfinite().unsqueeze(2), pool.absent))
     ids, sizes = by_height(pool, chosen.nonzero().squeeze(1))  # (R,)
     row = torch.zeros(len(pool.states), dtype=torch.long, device=device)
-    leaf = torch.arange(width, device=device).clamp(max=N - 1)  # a leaf that is padding is read by none
+    leaf = torch.arange(width, device=device).clamp(max=N - 1)  # padded leaves are never read
     row[: B * width] = (torch.arange(0, B * N, N, device=device).unsqueeze(1) + leaf).flatten()
     row[ids] = torch.arange(B * N, B * N + len(ids), device=device)
     return SurvivingNodes(pool, ids, sizes, row)
 
 
 def compose_survivors(request: ParserRequest, survivors: SurvivingNodes) -> Float[Tensor, "rows S"]:
-    """The store, with gradients; the states are those of the search."""
+    """The store, with gradients. The states are those of the search."""
     pool, ids, sizes, row = survivors
     leaves = request.leaves.flatten(0, 1)
     with torch.no_grad():
@@ -107,9 +108,9 @@ def score(
     store: Float[Tensor, "rows S"],
     row: Int[Tensor, "P"],
 ) -> Float[Tensor, "B K"]:
-    """The scores of the final beams, all decisions at once; a gradient reaches both the states and the decision."""
+    """The scores of the final beams, with all decisions in one batch. Gradients reach the states and the decision."""
     steps = trace.steps
-    counted = torch.zeros_like(steps.free).scatter_(2, slots, True) & steps.free  # (T, B, K): have led to a final beam
+    counted = torch.zeros_like(steps.free).scatter_(2, slots, True) & steps.free  # (T, B, K): on a final lineage
     action = steps.action[counted].unsqueeze(1)  # (n, 1)
     possible = torch.ones(len(action), 2, dtype=torch.bool, device=action.device)
     log_p = request.decision(take(store, row[steps.seen[counted]]), possible).gather(1, action).squeeze(1)  # (n,)

@@ -1,8 +1,8 @@
-"""What a shift-reduce parser is asked, and the decision that it takes at each step.
+"""The request to a shift-reduce parser, and the decision that it makes at each step.
 
     p(reduce) = σ(w · GELU(W [s₂; s₁; q] + b) + b′),   p(shift) = 1 − p(reduce)
 
-with the two topmost states of the stack, s₂ and s₁, and the next word of the queue, q.
+where s₂ and s₁ are the top two states of the stack, and q is the next word of the queue.
 """
 
 from dataclasses import dataclass
@@ -21,24 +21,24 @@ REDUCE, SHIFT = range(2)  # actions
 
 @dataclass(frozen=True)
 class Decision(Composite):
-    """The decision as a function of tensors, or of modules where these are not plain layers."""
+    """The decision as a function of tensors, or of modules if these are not plain layers."""
 
     features: Layer  # W and b
     scorer: Layer  # w and b′
-    start: Float[Tensor, "D"]  # stands for a missing s₂
+    start: Float[Tensor, "D"]  # replaces a missing s₂
 
     def __call__(
         self, states: Float[Tensor, "*beams 3 D"], possible: Bool[Tensor, "*beams 2"]
     ) -> Float[Tensor, "*beams 2"]:
-        """Log-probabilities to reduce and to shift, from s₂, s₁ and q. An action without an alternative has 0; one that
-        is not possible, for want of an s₂ or a q, −inf."""
+        """Log-probabilities of reducing and shifting, from s₂, s₁ and q: 0 for a forced action, and −inf for one that
+        is impossible because s₂ or q is missing."""
         second, top, word = states.unbind(-2)  # (…, D)
         second = second.where(possible[..., REDUCE, None], self.start)
         word = word.where(possible[..., SHIFT, None], 0)
         return log_probabilities(self.logits(torch.cat((second, top, word), dim=-1)), ~possible)
 
     def logits(self, seen: Float[Tensor, "*beams seen"]) -> Float[Tensor, "*beams"]:
-        """Of reducing, from [s₂; s₁; q]."""
+        """Logits of reducing, from [s₂; s₁; q]."""
         rows = seen.flatten(0, -2)  # (n, 3D)
         logits: Tensor = self.scorer(gelu(self.features(rows)))  # (n, 1)
         return logits.to(seen.dtype).view(seen.shape[:-1])
@@ -47,7 +47,7 @@ class Decision(Composite):
 def log_probabilities(
     logits: Float[Tensor, "*beams"], impossible: Bool[Tensor, "*beams 2"]
 ) -> Float[Tensor, "*beams 2"]:
-    """Of reducing and shifting, from the logits of reducing."""
+    """Log-probabilities of reducing and shifting, from the logits of reducing."""
     log_p = F.logsigmoid(torch.stack((logits, -logits), dim=-1))  # (…, 2)
     forced = impossible.flip(-1)
     return log_p.masked_fill(forced, 0).masked_fill(impossible, -torch.inf)
@@ -55,13 +55,13 @@ def log_probabilities(
 
 @dataclass(frozen=True, kw_only=True)
 class ParserRequest(Request):
-    """One forward pass of a parser. Nodes are not scored, actions are: `scorer` is None."""
+    """One forward pass of a parser. It scores actions instead of nodes, so `scorer` is None."""
 
     decision: Decision
 
     @property
     def steps(self) -> int:
-        """Actions of a whole sequence, 2N−3: its first two words are on the stack already."""
+        """Number of actions for a full-length sequence, 2N−3: its first two words start on the stack."""
         return max(2 * self.leaves.shape[1] - 3, 0)
 
     @property

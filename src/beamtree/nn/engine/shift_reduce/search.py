@@ -1,12 +1,12 @@
 """Search: shift-reduce parsing with a beam, without gradients.
 
-A beam is integers: the top of its stack, how many words have left the queue, and a score. The stack is a chain of
-entries, each a node and the entry below it, which beams with a common past share, so that nothing is copied at a step.
-Every node is composed once and kept in a pool, which holds
+A beam consists of the top of its stack, the number of words that have left the queue, and a score. A stack is a linked
+list of entries, each a node and the entry below it. Beams with a common history share entries, so that a step copies
+nothing. Every node is composed once and kept in a pool, which holds
 
     B·N leaves | for each step, a parent for each beam (B·K), whether it reduces or not | the absent node
 
-Every step has the same shapes and never waits for a result on the host.
+Every step has the same shapes, and none synchronises with the host.
 """
 
 from typing import NamedTuple
@@ -26,11 +26,11 @@ class ParserStep(NamedTuple):
     """What each step did in the beams it kept."""
 
     source: Int[Tensor, "T B K"]  # the beam it continues
-    seen: Int[Tensor, "T B K 3"]  # the nodes that decided: s₂, s₁ and q
+    seen: Int[Tensor, "T B K 3"]  # the nodes that the decision read: s₂, s₁ and q
     free: Bool[Tensor, "T B K"]  # whether both actions were possible; otherwise the decision has probability 1
-    action: Int[Tensor, "T B K"]  # what it did
-    parent: Int[Tensor, "T B K"]  # the node that a reduce made; else the absent node
-    position: Int[Tensor, "T B K"]  # of that node on the stack, and so in the whole sequence
+    action: Int[Tensor, "T B K"]  # REDUCE or SHIFT
+    parent: Int[Tensor, "T B K"]  # the node that a reduce created; else the absent node
+    position: Int[Tensor, "T B K"]  # of that node on the stack, and thus in the sequence
 
 
 class ParserTrace(NamedTuple):
@@ -42,10 +42,10 @@ class ParserTrace(NamedTuple):
 
 
 class StackEntries:
-    """The stacks of all beams. A stack is known by its top entry. The last entry stands for the ground."""
+    """The stacks of all beams. The top entry identifies a stack. The last entry of the table is the bottom of all."""
 
     def __init__(self, request: Request, steps: int, table: Int[Tensor, "E 2"] | None = None) -> None:
-        """With the first two words, or the only one, on each sample's stack; in this table or in a new one."""
+        """Push the first two words, or the only one, on each sample's stack; in this table, or a new one if None."""
         B, N, _ = request.leaves.shape
         device = request.leaves.device
         self.table = new_entries(B, request.beam_size, steps, device) if table is None else table  # node, entry below
@@ -56,7 +56,7 @@ class StackEntries:
         self.top = second.where(request.lengths.unsqueeze(1) > 1, lowest)  # (B, 1)
 
     def push(self, node: Int[Tensor, "B k"], below: Int[Tensor, "B k"]) -> Int[Tensor, "B k"]:
-        """New entries."""
+        """Append entries, and return their indices."""
         first = self.used
         self.used += node.numel()
         torch.stack((node.flatten(), below.flatten()), dim=1, out=self.table[first : self.used])
@@ -64,20 +64,20 @@ class StackEntries:
 
 
 def new_entries(samples: int, beams: int, steps: int, device: torch.device) -> Int[Tensor, "E 2"]:
-    """The memory of the stacks of a search. The ground has the first leaf for a node, which nobody acts on."""
+    """The table of all stack entries of a search. The bottom entry refers to the first leaf, which is never used."""
     size = samples * (2 + beams * steps)
     return torch.tensor([0, size], device=device).repeat(size + 1, 1)
 
 
 def search(request: ParserRequest) -> ParserTrace:
-    """Which beams there are in the end, and what each of them did."""
+    """The final beams, and what each of them did."""
     B, N, _ = request.leaves.shape
     return run(request, Pool(request, size=B * (N + request.beam_size * request.steps)))
 
 
 @torch.inference_mode()
 def run(request: ParserRequest, pool: Pool) -> ParserTrace:
-    """The search itself. Whatever backward must save of its results has to be copied."""
+    """The search itself. Results that are saved for the backward pass must be copied."""
     (B, N, _), K, device = request.leaves.shape, request.beam_size, request.leaves.device
     entries, length = StackEntries(request, request.steps), request.lengths.unsqueeze(1)  # (B, 1)
     first = torch.arange(0, B * N, N, device=device).unsqueeze(1)  # (B, 1): the leaf of the first word
@@ -89,7 +89,7 @@ def run(request: ParserRequest, pool: Pool) -> ParserTrace:
         s1, second = take(entries.table, top).unbind(2)  # (B, K)
         s2, third = take(entries.table, second).unbind(2)
         word = first + words.clamp(max=N - 1)
-        depth = 2 * words - (2 + step)  # of the stack: as many as words, less one for each reduce so far
+        depth = 2 * words - (2 + step)  # of the stack: the number of words minus the number of reduces so far
         impossible = torch.stack((depth < 2, words >= length), dim=2)  # (B, K, 2)
         ids = torch.stack((s2, s1, word, top, third, words, depth), dim=2)
 
@@ -101,7 +101,7 @@ def run(request: ParserRequest, pool: Pool) -> ParserTrace:
         source, shifts = (order >> 1).where(active, here), (order & 1).bool()
         moving = active & (scores > -torch.inf)
 
-        # All that is known of the beams that are continued, in one selection.
+        # Select everything about the continued beams in one operation.
         kept = torch.cat((ids, impossible), dim=2).flatten(0, 1)
         kept = take(kept, source + offsets)  # (B, K, 9)
         _, _, word, top, third, words, depth, _, _ = kept.unbind(2)

@@ -43,18 +43,18 @@ class SoftRequest(Request):
 
 
 class StepInputs(NamedTuple):
-    """What a step must know besides the beams; the T steps of a segment come first."""
+    """The inputs of the T steps of a segment, besides the beams."""
 
-    number: Int[Tensor, "T"]  # of the step, from 1 on; 0: nothing happens
+    number: Int[Tensor, "T"]  # index of the step, starting at 1; 0 for padding steps, which do nothing
     lengths: Int[Tensor, "T B"]
     noise: Float[Tensor, "T B K M"] | None
-    offsets: Int[Tensor, "T words"] | None  # of dropout
+    offsets: Int[Tensor, "T words"] | None  # of the dropout hash
 
 
 @dataclass(frozen=True)
 class SoftLoop(Composite):
-    """Steps of the search, as a loop of `beamtree.nn.engine.gpu.segments`. All have one width, filled up at the right;
-    what lies beyond a sample's own elements has a score of −inf."""
+    """Steps of the search, as a loop for `beamtree.nn.engine.gpu.segments`. All steps have the same width, padded on
+    the right; candidates in the padding have a score of −inf."""
 
     cell: CellFunction
     scorer: ScorerFunction
@@ -66,7 +66,7 @@ class SoftLoop(Composite):
     def segment(
         self, carry: tuple[Tensor, ...], inputs: tuple[Tensor, ...], masks: Sequence[Tensor | None], made: Tensor | None
     ) -> tuple[Mixed, Float[Tensor, "T B K S"], Int[Tensor, "T B K 4"]]:
-        """T steps: the beams after them, the states that each made, and source, choice and span of each."""
+        """T steps: the beams after them, the states that each created, and source, choice and span of each."""
         from beamtree.nn.engine.gpu.cells import dense  # needs triton, an optional package
 
         beams, given, states, notes = Mixed(*carry), StepInputs(*masks), [], []  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ class SoftLoop(Composite):
             request = Request(leaves, given.lengths[t], cell, self.scorer, self.beam_size, self.mix, dropout=dropout)
             noise = None if given.noise is None else given.noise[t]
             beams, merged = search.advance(
-                request, beams, number - 1, noise, self.operator, live=self.beam_size, call=search.at_once
+                request, beams, number - 1, noise, self.operator, live=self.beam_size, call=search.uncheckpointed
             )
             beams = beams._replace(states=F.pad(beams.states, (0, 0, 0, 1)), bounds=F.pad(beams.bounds, (0, 1)))
             states.append(merged.states)
@@ -86,7 +86,7 @@ class SoftLoop(Composite):
         return beams, torch.stack(states), torch.stack(notes)
 
     def step_bytes(self, carry: tuple[Tensor, ...]) -> int:
-        """In backward: some 40 values for each of the states'."""
+        """The backward pass holds about 40 values for each value of the states."""
         return 40 * carry[0].nbytes
 
 
@@ -117,7 +117,7 @@ def encode(request: SoftRequest) -> Chart:
 
 def _why_not(request: SoftRequest) -> str | None:
     if request.operator.scaling == "official":
-        return "with scaling 'official' a step depends on how many elements are left, and all its steps have the same"
+        return "with scaling 'official' a step depends on the number of elements left, which is fixed in a CUDA graph"
     if not request.is_functional:
         return "cell or scorer have layers that are not plain: hooks, a subclass or a wrapper"
     return why_not_triton(request.leaves)
@@ -129,5 +129,5 @@ def _search(request: SoftRequest, call: search.Call) -> Chart:
 
 SOFT: tuple[Engine[SoftRequest], ...] = (
     Engine("triton", encode, _why_not),
-    Engine("torch", partial(_search, call=search.again)),
+    Engine("torch", partial(_search, call=search.checkpointed)),
 )

@@ -1,19 +1,19 @@
-"""The search of a beam whose beams are all mixtures: the plain search, with another second operator.
+"""Beam search whose beams are all mixtures: the plain search with a different second operator.
 
-Each of the K beams that go on is a mixture of all continuations, under weights A. With continuation i = (q, j) of beam
-q, its score a_i and its updated sequence S_i, the beam in place p becomes
+Each of the K new beams is a mixture of all continuations, with weights A. For continuation i = (q, j) of beam q, with
+score a_i and updated sequence S_i, the new beam p is
 
     a'_p = Σ_i A_ip a_i        S'_p = Σ_i A_ip S_i .
 
-Continuations that come from one beam q share its states H_q and candidate parents P_q, so the sum over K² sequences is
-one over K beams. With s_pq[i] the weight of q's continuation that merges at i, cum its running sum and V_pq its total,
+Continuations of one beam q share its states H_q and candidate parents P_q, so the sum over K² sequences reduces to one
+over K beams. With s_pq[i] the weight of q's continuation that merges at i, cum its running sum and V_pq its total,
 
     S'_p[i] = Σ_q  s_pq[i] · P_q[i] + (V_pq − cum_pq[i]) · H_q[i] + (cum_pq[i] − s_pq[i]) · H_q[i+1] .
 
-All beams are dense, so that every candidate has to be composed anew at each step. `search` keeps the states for
-backward, where what goes on inside the cell is computed again.
+All beams are dense, so every candidate must be composed at each step. `search` saves the states for the backward pass,
+which recomputes the cell's inner activations.
 
-Letters: B batch, K beams, n elements that a sequence has at a step, S width of a state, J choices of a beam, T steps.
+Letters: B batch, K beams, n elements of a sequence at a step, S width of a state, J choices of a beam, T steps.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ from beamtree.nn.topk.transport import TransportTopK
 
 Operator = Callable[[Float[Tensor, "B m"], int], TransportTopK]
 Number = int | Int[Tensor, ""]
-Call = Callable[..., Any]  # of a function and its arguments
+Call = Callable[..., Any]  # takes a function and its arguments, and calls it
 
 
 class Mixed(NamedTuple):
@@ -50,32 +50,32 @@ class Mixed(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """What a step did in each beam that it left, told by the heaviest of the merges that it mixed."""
+    """What a step did in each new beam: the merge of largest weight in its mixture."""
 
     source: Int[Tensor, "*T B K"]  # the beam it comes from
     choice: Int[Tensor, "*T B K"]
     spans: Int[Tensor, "*T B K 2"]
-    states: Float[Tensor, "*T B K S"]  # the mixture in that place
+    states: Float[Tensor, "*T B K S"]  # the mixture at the position of that merge
 
 
-def again(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call the function; backward computes its intermediate results again instead of keeping them."""
+def checkpointed(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call the function; the backward pass recomputes its intermediate results."""
     return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
 
 
-def at_once(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call the function; autograd keeps its intermediate results."""
+def uncheckpointed(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call the function; autograd saves its intermediate results."""
     return function(*arguments)
 
 
-def search(request: Request, operator: Operator, call: Call = again) -> Chart:
-    """call: how what is large is computed. Modules are always called at once: `again` would call them in backward, when
-    their weights may be others."""
+def search(request: Request, operator: Operator, call: Call = checkpointed) -> Chart:
+    """call: `checkpointed` or `uncheckpointed`, for functions with large activations. Modules are never checkpointed:
+    their weights may have changed when the backward pass calls them."""
     if not request.is_functional:
-        call = at_once
-    elif call is again and request.wants_gradient():
+        call = uncheckpointed
+    elif call is checkpointed and request.wants_gradient():
         request = watch(request)
-    beams, live = start(request), 1  # places from `live` on are empty in every sample
+    beams, live = start(request), 1  # beams from index `live` on are empty in every sample
     noise, steps = Noise(request), []
     for step in range(request.steps):
         beams, merged = advance(request, beams, step, noise.at(step)[0], operator, live, call)
@@ -85,7 +85,7 @@ def search(request: Request, operator: Operator, call: Call = again) -> Chart:
 
 
 def watch(request: Request) -> Request:
-    """The request with weights that must not change before backward, which computes with them again."""
+    """The request with weights that must not change before the backward pass, which recomputes with them."""
     assert isinstance(request.cell, CellFunction)
     assert isinstance(request.scorer, ScorerFunction)
     weights, split = watched(request.weights), request.cell.COUNT
@@ -106,12 +106,12 @@ def advance(
     noise: Float[Tensor, "B K width"] | None,
     operator: Operator,
     live: int,
-    call: Call = again,
+    call: Call = checkpointed,
 ) -> tuple[Mixed, Merged]:
-    """One step. Sequences may have more elements than are left at it, in excess at the right.
+    """One step. Sequences may be padded on the right beyond the elements left at this step.
 
-    live: beams from this place on are empty in every sample.
-    call: how what is large is computed.
+    live: beams from this index on are empty in every sample.
+    call: `checkpointed` or `uncheckpointed`, for functions with large activations.
     """
     H, bounds, scores = beams
     B, K, n, S = H.shape
@@ -130,7 +130,7 @@ def advance(
     new_H = widen(new_H, K)  # (B, K, n−1, S)
     source, choice = order // J, choices.flatten(1).gather(1, order)
 
-    # Finished samples only lose a padded element on the right.
+    # A finished sample only drops a padded element on the right.
     active = (step < request.lengths - 2).unsqueeze(1)  # (B, 1)
     before = bounds.gather(1, source.unsqueeze(2).expand_as(bounds))  # (B, K, n+1)
     merged = Merged(
@@ -150,7 +150,7 @@ def advance(
 def propose(
     request: Request, H: Float[Tensor, "B b n S"], bounds: Int[Tensor, "B b n+1"], step: Number
 ) -> tuple[Float[Tensor, "B b n-1 S"], Float[Tensor, "B b n-1"]]:
-    """The candidate parents of all neighbours and their log-probabilities."""
+    """The candidate parents of all pairs of neighbours, and their log-probabilities."""
     parents = compose(request, H, bounds)
     return parents, log_probabilities(request, parents, step)
 
@@ -162,7 +162,7 @@ def mixtures(
     weights: Float[Tensor, "B bJ k"],
     mix: Mix | None,
 ) -> Float[Tensor, "B k n-1 S"]:
-    """The k sequences that mix the continuations of b beams, by the formula above."""
+    """The k mixtures of the continuations of b beams, by the formula of this module's docstring."""
     B, b, J = choices.shape
     k = weights.shape[2]
     v = weights.mT.reshape(B, k, b, J).to(H.dtype)
@@ -171,25 +171,25 @@ def mixtures(
     if mix == "paper":
         cum = s.cumsum(3)
         stay, shift = total - cum, cum - s
-    else:  # the published code averages choices, parents and old states apart: the same sum with other weights
+    else:  # the published code averages choices, parents and old states separately: the same sum, other weights
         s = s.sum(2, keepdim=True)  # (B, k, 1, n−1)
         cum = s.cumsum(3)
         s, stay, shift = s * total, (1 - cum) * total, (cum - s) * total
     parts = torch.cat((s, stay, shift), dim=2)  # (B, k, 3b, n−1)
     states = torch.cat((parents, H[:, :, :-1], H[:, :, 1:]), dim=1)  # (B, 3b, n−1, S)
-    with torch.autocast(H.device.type, enabled=False):  # an average must not lose digits
+    with torch.autocast(H.device.type, enabled=False):  # keep the average in full precision
         return torch.einsum("bpqi,bqis->bpis", parts, states)
 
 
 def make_chart(request: Request, steps: Merged | None, end: Mixed) -> Chart:
-    """The chart of all steps (None: there was none), and of the last merge, which is no choice and adds no score."""
+    """The chart of all steps (None if there are none) and of the last merge, which has no alternative or score."""
     B, N, _ = request.leaves.shape
     rows, K = [request.leaves.flatten(0, 1)], request.beam_size
     actions = nodes = torch.zeros(B, K, 0, dtype=torch.long, device=request.leaves.device)
     spans = actions.unsqueeze(3).expand(-1, -1, -1, 2)
 
     def store(states: Float[Tensor, "*nodes S"]) -> Int[Tensor, "*nodes"]:
-        """Row numbers of more states."""
+        """Append states to the store, and return their rows."""
         first = sum(map(len, rows))
         rows.append(states.flatten(0, -2))
         return torch.arange(first, first + len(rows[-1]), device=states.device).view(states.shape[:-1])
@@ -205,8 +205,8 @@ def make_chart(request: Request, steps: Merged | None, end: Mixed) -> Chart:
 
 
 def widen(table: Tensor, width: int, value: float = 0) -> Tensor:
-    """The table (B, k, …) with empty places up to `width` beams."""
+    """Pad the table (B, k, …) to `width` beams."""
     missing = width - table.shape[1]
-    if missing == 0:  # padding with nothing would copy
+    if missing == 0:  # `pad` would copy
         return table
     return F.pad(table, (*(0 for _ in range(2 * (table.dim() - 2))), 0, missing), value=value)

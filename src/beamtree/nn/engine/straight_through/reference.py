@@ -1,13 +1,13 @@
-"""Straight-through sampling of trees, written for a reader.
+"""Straight-through sampling of trees: the reference, in plain differentiable PyTorch.
 
 Every step composes all candidate parents P_j = R(h_j, h_{j+1}) of every sample and draws one of them:
 
-    y = softmax(score(P) + noise)           (no noise: the best one is taken)
+    y = softmax(score(P) + noise)           (without noise: the best one)
     s = one-hot(argmax y) + y − stop(y)     its value is one-hot, its gradient that of y
     h_j ← s_j · P_j + (1 − cum_j) · h_j + (cum_j − s_j) · h_{j+1} ,    cum the running sum of s .
 
 A sample's score a is the log-probability of its draws, without the noise: a ← a + log Σ_j s_j · softmax(score(P))_j.
-It takes N²/2 cells for each sample, all kept for backward.
+It composes N²/2 nodes for each sample and keeps all of them for the backward pass.
 """
 
 import torch
@@ -22,7 +22,7 @@ from beamtree.nn.engine.request import Request
 
 
 def encode(request: Request) -> Chart:
-    """A request whose `beam_size` is the number of samples: beams that never compete."""
+    """Encode a request whose `beam_size` is the number of samples: beams that do not compete."""
     B, N, S = request.leaves.shape
     K = request.beam_size
     H = request.leaves.unsqueeze(1).expand(B, K, N, S)  # each sample's sequence of states
@@ -58,13 +58,13 @@ def straight_through(
     noisy = log_p if noise is None else log_p + noise[..., : log_p.shape[2]]
     choice, y = noisy.argmax(-1), noisy.softmax(-1)
     one_hot = F.one_hot(choice, log_p.shape[2]).to(y.dtype)
-    return choice, one_hot + (y - y.detach())  # in this order s is one-hot to the last digit
+    return choice, one_hot + (y - y.detach())  # in this order s is exactly one-hot
 
 
 def replace(
     H: Float[Tensor, "B K n S"], parents: Float[Tensor, "B K n-1 S"], s: Float[Tensor, "B K n-1"]
 ) -> Float[Tensor, "B K n-1 S"]:
-    """The sequence with two children replaced by their parent, so that every s_j has a part in it."""
+    """The sequence with two children replaced by their parent, as a differentiable function of all s_j."""
     s, cum = s.unsqueeze(-1), s.cumsum(-1).unsqueeze(-1)  # (B, K, n−1, 1)
     return s * parents + (1 - cum) * H[:, :, :-1] + (cum - s) * H[:, :, 1:]
 
@@ -72,8 +72,8 @@ def replace(
 def log_probability(
     log_p: Float[Tensor, "B K m"], choice: Int[Tensor, "B K"], s: Float[Tensor, "B K m"]
 ) -> Float[Tensor, "B K"]:
-    """log Σ_j s_j p_j. Its gradient through p is that of log p at the choice, and through s_j it is p_j over p at the
-    choice; taken apart they stand where p itself would be 0."""
+    """log Σ_j s_j p_j. Its gradient through p is that of log p at the choice; through s_j it is p_j divided by p at the
+    choice. Computed separately, both are finite even where p underflows to 0."""
     chosen = log_p.gather(2, choice.unsqueeze(2))  # (B, K, 1)
     through_s = (s - s.detach()) * (log_p - chosen).exp().detach()
     return chosen.squeeze(2) + through_s.sum(2)

@@ -1,18 +1,18 @@
-"""Straight-through sampling of trees on the pool of nodes: the function and gradients of `straight_through_reference`.
+"""Straight-through sampling of trees on the pool of nodes: the function and gradients of `straight_through.reference`.
 
-**Forward** is a search without gradients (see `search`) whose beams never compete: each step composes two new
-candidates for each sample, 3N cells in all.
+**Forward** is a search without gradients (see `beamtree.nn.engine.beam.search`) whose beams do not compete: each step
+composes two new candidates for each sample, 3N nodes in all.
 
-**Backward** undoes the steps, last first. With G_j the gradient of the new sequence, whose value is one-hot in s,
+**Backward** undoes the steps, the last first. With G_j the gradient of the new sequence, whose value is one-hot in s,
 
     dL/ds_j = G_j · (P_j − h_{j+1}) + Σ_{i ≥ j} G_i · (h_{i+1} − h_i)
     dL/dℓ   = softmax'(y) dL/ds ,
 
-so every candidate has a gradient in every step that it stands in, not only when it is chosen. But it is a number: what
-it sends to the children is that number times the gradient of the candidate's logit ℓ, which is the same in every step.
-So it is found once for all candidates, in one batch, and a step does nothing but gather, multiply and add. Only the
-chosen parent carries a vector, and is pulled back when its step is undone. The weights need no more than the sum of
-each node's gradients. Memory is O(K·N) vectors and O(K·N²) numbers.
+so every candidate has a gradient in every step in which it is present, not only when it is chosen. But this gradient
+is a scalar: the children receive it times the gradient of the candidate's logit ℓ, which is the same in every step and
+is computed once for all candidates, in one batch. A step then only gathers, multiplies and adds. Only the chosen parent
+has a vector as gradient, which is pulled back when its step is undone. The weights need only the sum of each node's
+gradients. Memory is O(K·N) vectors and O(K·N²) scalars.
 """
 
 import itertools
@@ -40,7 +40,7 @@ from beamtree.nn.function import first_order, save
 
 @dataclass(frozen=True)
 class Samples(Request):
-    """A request whose beams, `beam_size` of them, are samples: all are there from the start, and none competes."""
+    """A request whose `beam_size` beams are samples: all exist from the start, and they do not compete."""
 
     def start_scores(self) -> Float[Tensor, "B K"]:
         shape = (len(self.leaves), self.beam_size)
@@ -48,7 +48,7 @@ class Samples(Request):
 
 
 class Draw(NamedTuple):
-    """What a step drew from. The last merge of all is a step as well, with a single candidate."""
+    """The distribution that a step drew from. The final merge counts as a step too, with a single candidate."""
 
     rows: Int[Tensor, "B K m"]  # the candidates
     y: Float[Tensor, "B K m"]  # their probabilities under the noise
@@ -65,25 +65,25 @@ class SampleTrace(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """After all steps were undone."""
+    """The gradients after all steps were undone."""
 
     sequence: Float[Tensor, "B K N S"]  # of the leaves, in each sample
     logits: Float[Tensor, "P"]  # of the logit of each node, over all steps
     states: Float[Tensor, "P S"]  # of each node, where it is the parent that a step made
 
     def copied(self) -> "Gradients":
-        """The same, apart from the buffers of a workspace."""
+        """A copy outside of the buffers of a workspace."""
         return Gradients(*(tensor.clone() for tensor in self))
 
 
 Kept = list[Tensor | None]
-# Takes the nodes, the gradients of what the actions made and of the scores, and what is kept.
+# Arguments: the nodes, the gradients of the nodes that the actions made and of the scores, and the kept tensors.
 UndoSteps = Callable[..., Gradients]
 
 
 def encode(request: Samples) -> Chart:
-    """Search, and undo it where a gradient is wanted. A cell or scorer that is known only as a module is computed by
-    the reference."""
+    """Search, and undo the search if a gradient is needed. The reference computes gradients of cells and scorers
+    that are known only as modules."""
     if not request.is_functional and request.wants_gradient():
         return reference.encode(request)
     B, N, _ = request.leaves.shape
@@ -93,7 +93,7 @@ def encode(request: Samples) -> Chart:
 
 
 def finish(trace: SampleTrace, undo: UndoSteps, kept: Kept) -> Chart:
-    """The chart of a search; its gradient is found by `undo`, from what is kept for it besides the pool."""
+    """The chart of a search. `undo` computes its gradient, from the pool and the kept tensors."""
     request = trace.pool.request
     chart = make_chart(trace.pool, trace.actions, trace.nodes, trace.scores, trace.roots)
     if not request.wants_gradient():
@@ -113,18 +113,18 @@ def search(pool: Pool) -> tuple[SampleTrace, list[Draw]]:
     scores = request.start_scores()
     noise, here = Noise(request), torch.arange(max(rows.shape[2], 3), device=rows.device)
     draws, actions, nodes = [], [], []
-    # `narrow` and `select` do what brackets do, in less time, which counts here.
+    # `narrow` and `select` are faster than indexing, which matters here.
     two, three = here.narrow(0, 0, 2), here.narrow(0, 0, 3)
-    for number, active in enumerate(request.active.unsqueeze(1).unbind(2)):  # (B, 1)
+    for step, active in enumerate(request.active.unsqueeze(1).unbind(2)):  # (B, 1)
         m = rows.shape[2] - 2
-        candidates, candidate_noise = rows.narrow(2, 1, m), noise.at(number)[0]
+        candidates, candidate_noise = rows.narrow(2, 1, m), noise.at(step)[0]
         log_p = pool.logits.take(candidates).log_softmax(-1)  # (B, K, m)
         noisy = log_p if candidate_noise is None else log_p + candidate_noise.narrow(2, 0, m)
         column = noisy.argmax(-1, keepdim=True)  # (B, K, 1)
         scores = (scores + log_p.gather(2, column).squeeze(2)).where(active, scores)
         draws.append(Draw(candidates, noisy.softmax(-1)))
 
-        # The drawn candidate and its neighbours leave; in a finished sample, the absent node at the end of its row.
+        # Remove the drawn candidate and its neighbours; in a finished sample, the absent node at the end of its row.
         column = column.where(active.unsqueeze(2), m + 1)
         left, drawn, right = rows.gather(2, (column + three).clamp_(max=m + 1)).unbind(2)  # (B, K)
         beside = torch.stack((left, right), dim=2)  # (B, K, 2)
@@ -143,17 +143,17 @@ def search(pool: Pool) -> tuple[SampleTrace, list[Draw]]:
 
 
 def keep(trace: SampleTrace, draws: list[Draw]) -> Kept:
-    """What `undo` needs. Every sample's last merge is taken for one of the last step, in which the longest has its
+    """What `undo` needs. The last merge of every sample is assigned to the last step, where the longest sample has its
     own."""
     M = trace.pool.request.candidates
     actions = nn.functional.pad(trace.actions, (0, 1))[..., :M]  # (B, K, M)
     parents = torch.cat((trace.nodes, trace.roots.unsqueeze(2)), dim=2)[..., :M]
-    # Numbers of nodes fit 32 bits; with y they are the larger part of what is kept beside the states.
+    # Node ids are stored as int32: with y, they take most of the memory besides the states.
     return [actions, parents, *copies(draw._replace(rows=draw.rows.int()) for draw in draws)]
 
 
 class SampleSettings(NamedTuple):
-    """What `StraightThrough` is given besides the chart."""
+    """Non-differentiable arguments of `StraightThrough`, besides the chart."""
 
     functions: Functions
     pool: Pool
@@ -174,7 +174,7 @@ class StraightThrough(torch.autograd.Function):
         *weights: Tensor,
     ) -> tuple[Float[Tensor, "rows S"], Float[Tensor, "B K"]]:
         ctx.functions, pool, ctx.undo, kept = settings
-        ctx.set_materialize_grads(False)  # without a gradient of the scores there is less to do
+        ctx.set_materialize_grads(False)  # without a gradient of the scores some work is skipped
         ctx.shape, ctx.autocast = nodes.shape, Autocast(leaves.device.type)
         tables = (pool.states, pool.logits, pool.children.int(), pool.spans.int())
         save(ctx, (leaves, *weights), *tables, pool.request.lengths, *kept)
@@ -199,7 +199,7 @@ class StraightThrough(torch.autograd.Function):
         weight_gradients = [torch.zeros_like(weight) for weight in functions.cell.weights]
         nodes = SampleNodes(functions, states, logits, children, spans, lengths, leaves)
 
-        # In inference mode, as the search; whatever is returned is made outside of it.
+        # In inference mode, like the search. The returned tensors are allocated outside of it.
         with torch.inference_mode(), ctx.autocast.again():
             sequence, logit_gradient, gradient = ctx.undo(nodes, above, score_gradient, *kept)
             gradient += nodes.from_logits(logit_gradient)
@@ -223,21 +223,21 @@ def undo(
     parents: Int[Tensor, "B K M"],
     *fields: Tensor,
 ) -> Gradients:
-    """Undo all steps, the last first; `above` is the gradient of what the actions made, `fields` are of the draws."""
+    """Undo all steps, the last first. `above` is the gradient of the actions' nodes, `fields` are from the draws."""
     draws = [Draw(rows, y) for rows, y in zip(fields[::2], fields[1::2], strict=True)]
-    (B, K, M, S), going = above.shape, still_going(nodes.lengths, above.shape[2])
-    # The gradient of the sequence: a step has m + 1 elements before and m after it, and all behind them are 0.
+    (B, K, M, S), going = above.shape, has_merge(nodes.lengths, above.shape[2])
+    # The gradient of the sequence, which has m + 1 elements before a step and m after it; the rest of G is 0.
     G = nodes.states.new_zeros(B, K, M + 2, S)
     logit_gradient, gradient = torch.zeros_like(nodes.logits), torch.zeros_like(nodes.states)
     sides = nodes.sides(Sides(*(torch.zeros_like(nodes.states) for _ in Sides._fields)))
     here = torch.arange(M, device=G.device)
-    # Where nothing was merged, the merge is behind all elements, among zeros.
+    # Where nothing was merged, the column is past all elements, where G is 0.
     columns = actions.where(going.unsqueeze(1), M - here).movedim(2, 0).unsqueeze(3)  # (M, B, K, 1)
     pairs = torch.cat((columns, columns + 1), dim=3).unsqueeze(4).expand(-1, -1, -1, -1, S)  # (M, B, K, 2, S)
     by_steps = [t.unbind(0) for t in (columns, pairs[..., :1, :], pairs, by_step(above, nodes.lengths, going))]
     places = torch.arange(B * K * (M + 2), device=G.device).view(B, K, M + 2)
     logit_gradients: list[Tensor] = []  # of the candidates of each step, the last step first
-    parent_gradients: list[Tensor] = []  # of what it made
+    parent_gradients: list[Tensor] = []  # of the nodes that each step made
     at_once = max(nodes.size // (B * K), 1)  # steps
     for first in reversed(range(0, M, at_once)):
         segment = parents[..., first : first + at_once]  # (B, K, steps)
@@ -251,7 +251,7 @@ def undo(
             logit = draw_gradient(s_gradient(new, side), draw, column, nodes.logits, score_gradient)  # (B, K, m)
             parent = G.gather(2, place).view(B * K, S)
             down = chosen.pull_back(slice((step - first) * B * K, (step - first + 1) * B * K), parent)
-            # Undo the merge: what is right of the parent moves by one, and the children take its place.
+            # Undo the merge: elements to the right of the parent shift by one, and the children replace it.
             source = places.narrow(2, 0, m) + (here.narrow(0, 0, m) <= column)
             behind.copy_(take(G.view(-1, S), source))
             G.scatter_(2, pair, down.view(B, K, 2, S))
@@ -268,7 +268,7 @@ def undo(
 
 
 class SampleNodes:
-    """The nodes of the pool, to be composed again: first the leaves, then the candidates, then the absent node."""
+    """The nodes of the pool, to be recomposed: first the leaves, then the candidates, then the absent node."""
 
     def __init__(
         self,
@@ -283,9 +283,7 @@ class SampleNodes:
         self.cell, scorer, self.dropout = functions.cell, functions.scorer, functions.dropout
         assert isinstance(scorer, ParentScorerFunction)
         self.scorer = scorer
-        with torch.inference_mode(
-            False
-        ):  # of weights that autograd follows, whether or not the user wants their gradient
+        with torch.inference_mode(False):  # autograd tracks these weights, even if the user has frozen them
             self.tracked = self.cell.bind([weight.detach().requires_grad_() for weight in self.cell.weights])
         self.states, self.logits, self.children, self.spans, self.lengths = states, logits, children, spans, lengths
         self.size = batch_size(states.device)
@@ -301,10 +299,10 @@ class SampleNodes:
         return self.cell.adjoint(take(self.states, pairs), self.mask(pairs))
 
     def compose(self, part: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """Left children, right children and parents under autograd. The latest are kept: what fits one part is composed
-        once for both `sides` and `add_weight_gradients`."""
+        """Left children, right children and parents, under autograd. The latest part is cached, so that a single part
+        is composed only once for `sides` and `add_weight_gradients`."""
         if self.latest is None or self.latest[0] != part:
-            self.latest = None  # gives its memory back
+            self.latest = None  # frees its memory
             with torch.inference_mode(False), torch.enable_grad():
                 pairs = self.children[part]  # (n, 2)
                 left, right = (side.requires_grad_() for side in take(self.states, pairs.mT))  # (n, S)
@@ -312,7 +310,7 @@ class SampleNodes:
         return self.latest[1]
 
     def sides(self, sides: "Sides") -> "Sides":
-        """Fill in all candidates."""
+        """Fill in the rows of all candidates."""
         for part in self.parts:
             left, right, parent = self.compose(part)
             torch.sub(self.states[part], right.detach(), out=sides.rise[part])
@@ -330,14 +328,14 @@ class SampleNodes:
             self.latest = None
 
     def from_logits(self, gradient: Float[Tensor, "n"]) -> Float[Tensor, "n S"]:
-        """From the logits of nodes to their states."""
+        """The gradient of nodes' states, given that of their logits."""
         weight = self.scorer.weights[0].squeeze(0).to(self.states.dtype)
         weight = nn.functional.pad(weight, (0, self.states.shape[1] - len(weight)))  # a Tree-LSTM's c is not scored
         return gradient.to(weight.dtype).unsqueeze(1) * weight
 
 
 class Sides(NamedTuple):
-    """What a step must know of each candidate P of l and r; 0 for leaves and for the absent node."""
+    """What a step needs of each candidate P = R(l, r); 0 for leaves and for the absent node."""
 
     rise: Float[Tensor, "*shape S"]  # P − r
     run: Float[Tensor, "*shape S"]  # r − l
@@ -348,8 +346,8 @@ class Sides(NamedTuple):
         return Sides(*(take(table, ids) for table in self))
 
 
-def still_going(lengths: Int[Tensor, "B"], M: int) -> Bool[Tensor, "B M"]:
-    """Whether a sample has a merge in a step: while it has a choice, and in the last step."""
+def has_merge(lengths: Int[Tensor, "B"], M: int) -> Bool[Tensor, "B M"]:
+    """Whether a sample merges in a step: while it has a choice, and in the last step."""
     step = torch.arange(M, device=lengths.device)
     lengths = lengths.unsqueeze(1)
     return (step < lengths - 2) | ((step == M - 1) & (lengths > 1))
@@ -358,7 +356,7 @@ def still_going(lengths: Int[Tensor, "B"], M: int) -> Bool[Tensor, "B M"]:
 def by_step(
     gradient: Float[Tensor, "B K M S"], lengths: Int[Tensor, "B"], going: Bool[Tensor, "B M"]
 ) -> Float[Tensor, "M B K 1 S"]:
-    """The gradient of each node in the step that made it. In the chart a sample's last merge follows its own others."""
+    """The gradient of each node, by the step that made it. In the chart, a sample's last merge follows its others."""
     B, K, M, S = gradient.shape
     step = torch.arange(M, device=lengths.device)
     source = (lengths.unsqueeze(1) - 2).clamp(min=0).where(step == M - 1, step)  # (B, M)
@@ -367,8 +365,8 @@ def by_step(
 
 
 def s_gradient(new: Float[Tensor, "B K m S"], side: Sides) -> Float[Tensor, "B K m"]:
-    """From the new sequence to s, but for a constant, of which softmax has no gradient: so the sum over i ≥ j may be
-    taken for one over i < j with the opposite sign."""
+    """The gradient of s, given that of the new sequence, up to a constant, which the gradient of softmax cancels. So
+    the sum over i ≥ j is replaced by minus the sum over i < j."""
     rise, run = (side.rise * new).sum(3), (side.run * new).sum(3)  # (B, K, m)
     return rise + run - run.cumsum(2)
 
@@ -380,13 +378,13 @@ def draw_gradient(
     logits: Float[Tensor, "P"],
     score_gradient: Float[Tensor, "B K"] | None,
 ) -> Float[Tensor, "B K m"]:
-    """From s and the scores to the logits. A finished sample has a single candidate, y = 1, and gets 0."""
+    """The gradient of the logits, given those of s and of the scores. It is 0 for finished samples: there y = 1."""
     y, s = draw.y, s.to(draw.y.dtype)
     if score_gradient is None:
         return y * (s - (y * s).sum(2, keepdim=True))
     merged = column < y.shape[2]  # (B, K, 1)
     gradient, column = score_gradient.unsqueeze(2).where(merged, 0), column.where(merged, 0)
     log_p = logits.take(draw.rows.long()).log_softmax(2)
-    s = s + gradient * (log_p - log_p.gather(2, column)).exp()  # log Σ s·p by s
-    direct = (log_p.exp() * -gradient).scatter_add_(2, column, gradient)  # and by p
+    s = s + gradient * (log_p - log_p.gather(2, column)).exp()  # of log Σ s·p, through s
+    direct = (log_p.exp() * -gradient).scatter_add_(2, column, gradient)  # and through p
     return y * (s - (y * s).sum(2, keepdim=True)) + direct

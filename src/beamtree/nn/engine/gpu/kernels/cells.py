@@ -6,7 +6,7 @@
     into_children  a gradient times Wᵀ, in tiles of a level, added to the gradient of the children
 
 New nodes are composed by their ids (−1: none), which are read from memory, so that one captured sequence of launches
-serves any segment of a search. How many nodes a level has is known on the device alone: kernels of a level read its
+serves any segment of a search. The number of nodes of a level is known only on the device: kernels of a level read its
 bounds from memory (`_level`), and their programs share its rows. `now` holds where a chunk begins and ends in the order
 of all nodes, and its highest level.
 """
@@ -37,7 +37,7 @@ def _expand_tile(
     GELU: tl.constexpr, DROPOUT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     METHOD: tl.constexpr,
 ):  # fmt: skip
-    """Of the nodes at these places of `ids`, these columns."""
+    """Compute these columns for the nodes at these rows of `ids`."""
     column_inside = column < E
     new = tl.load(ids + row, mask=row_inside, other=-1).to(tl.int64)
     row_inside = row_inside & (new >= 0)
@@ -107,10 +107,10 @@ def gather(
 ):  # fmt: skip
     row = tl.program_id(0)
     there = tl.load(now) + row < tl.load(now + 1)
-    number = tl.load(order + tl.load(now) + row, mask=there, other=0)
-    left = tl.load(child_of + number * 2, mask=there, other=0)
-    right = tl.load(child_of + number * 2 + 1, mask=there, other=0)
-    tl.store(ids + row, number)
+    node = tl.load(order + tl.load(now) + row, mask=there, other=0)
+    left = tl.load(child_of + node * 2, mask=there, other=0)
+    right = tl.load(child_of + node * 2 + 1, mask=there, other=0)
+    tl.store(ids + row, node)
     tl.store(pairs + row * 2, left)
     tl.store(pairs + row * 2 + 1, right)
     tl.store(inside + row, there.to(tl.float32))

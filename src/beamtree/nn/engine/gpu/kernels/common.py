@@ -1,4 +1,4 @@
-"""What several kernels share: constants, the hash of dropout, activations, and tiled matrix products."""
+"""Shared by several kernels: constants, the hash of dropout, activations, and tiled matrix products."""
 
 # mypy: ignore-errors
 
@@ -15,7 +15,7 @@ DENSITY = tl.constexpr(0.3989422804014327)  # 1 / √(2π), the normal density a
 
 @triton.jit
 def _mix(x):
-    """`beamtree.nn.engine.dropout.mix`, on unsigned numbers, whose shifts bring in zeros."""
+    """`beamtree.nn.engine.dropout.mix`, on unsigned integers, whose right shifts fill with zeros."""
     x = (x ^ (x >> 16)) * 0x21F0AAAD
     x = (x ^ (x >> 15)) * 0x735A2D97
     return x ^ (x >> 15)
@@ -26,29 +26,29 @@ def _kept(key, seed, column, threshold):
     """Whether dropout keeps a column of a node's mask. One word decides two columns, 16 bits each, the lower first."""
     offset = (column // 2).to(tl.uint32) * WORD_FACTOR + tl.load(seed).to(tl.uint32, bitcast=True)
     word = _mix(key.to(tl.uint32, bitcast=True) + offset)
-    number = tl.where(column % 2 == 1, word >> 16, word & 0xFFFF).to(tl.uint16).to(tl.int16, bitcast=True)
-    return number.to(tl.int32) >= threshold
+    value = tl.where(column % 2 == 1, word >> 16, word & 0xFFFF).to(tl.uint16).to(tl.int16, bitcast=True)
+    return value.to(tl.int32) >= threshold
 
 
 @triton.jit
 def _product(
-    states, number, weight, column, column_inside, acc, D, S, E, BK: tl.constexpr, METHOD: tl.constexpr, row_inside
+    states, rows, weight, column, column_inside, acc, D, S, E, BK: tl.constexpr, METHOD: tl.constexpr, row_inside
 ):
-    """acc + states[number] @ weight: rows of D numbers, S apart, and a weight of E columns; see `products`."""
+    """acc + states[rows] @ weight: rows of D elements, S apart, and a weight of E columns; see `gpu.precision`."""
     for k0 in range(0, D, BK):
         k = k0 + tl.arange(0, BK)
-        x = tl.load(states + number[:, None] * S + k[None, :], mask=row_inside[:, None] & (k < D)[None, :], other=0.0)
+        x = tl.load(states + rows[:, None] * S + k[None, :], mask=row_inside[:, None] & (k < D)[None, :], other=0.0)
         inside = (k < D)[:, None] & column_inside[None, :]
         if METHOD == "split":
             place = weight + k[:, None] * (2 * E) + column[None, :]
             w1, w2 = tl.load(place, mask=inside, other=0.0), tl.load(place + E, mask=inside, other=0.0)
-            x1 = ((x.to(tl.int32, bitcast=True) + 4096) & -8192).to(tl.float32, bitcast=True)  # as `products.to_tf32`
+            x1 = ((x.to(tl.int32, bitcast=True) + 4096) & -8192).to(tl.float32, bitcast=True)  # as `precision.to_tf32`
             part = tl.dot(x - x1, w1, input_precision="tf32")
             part = tl.dot(x1, w2, part, input_precision="tf32")
-            acc += tl.dot(x1, w1, part, input_precision="tf32")  # tensor cores would add with fewer digits
+            acc += tl.dot(x1, w1, part, input_precision="tf32")  # tensor cores would accumulate with fewer bits
         else:
             w = tl.load(weight + k[:, None] * E + column[None, :], mask=inside, other=0.0)
-            if METHOD == "bf16":  # what was rounded to it is exact in TF32, and the interpreter knows no other products
+            if METHOD == "bf16":  # bfloat16 is exact in TF32, and the interpreter has no bfloat16 products
                 x, w = x.to(tl.bfloat16).to(tl.float32), w.to(tl.bfloat16).to(tl.float32)
                 acc = tl.dot(x, w, acc, input_precision="tf32")
             else:
@@ -68,7 +68,7 @@ def _tanh(x):
 
 @triton.jit
 def _grow(heights, new, left, right):
-    """A parent's height."""
+    """Write a parent's height."""
     left, right = left.to(tl.int64), right.to(tl.int64)
     tl.store(heights + new, tl.maximum(tl.load(heights + left), tl.load(heights + right)) + 1)
 
@@ -101,7 +101,7 @@ def _rising_level(level, ends, slot):
 
 @triton.jit
 def _level(now, ends, slot):
-    """The rows of the chunk that its level `slot`, counted from the highest down, has: from low to high − 1."""
+    """The rows, low to high − 1, of level `slot` of the chunk; levels are counted from the highest down."""
     first, last, level = tl.load(now), tl.load(now + 1), tl.load(now + 2) - slot
     low = tl.load(ends + level - 1, mask=level > 0, other=0).to(tl.int32)
     high = tl.load(ends + level, mask=level > 0, other=0).to(tl.int32)

@@ -1,10 +1,9 @@
-"""The Triton kernels of CRvNN's iterations besides the averages (`windows.py`) and the cell: what is a number for each
-position, in float64.
+"""The Triton kernels of CRvNN's iterations for scalars of each position, in float64. The averages are in `windows.py`.
 
-    lay_out        a program for each sample: where positions begin, and which words may go
+    lay_out        a program for each sample: where positions begin, and which words may be absorbed
     lay_out_back   its gradient
-    weigh          exp(s) of the words that may go
-    absorb         c = w / (w + 1 + beside), and what exists after it
+    weigh          exp(s) of the words that may be absorbed
+    absorb         c = w / (w + 1 + beside), and the existence after it
     absorb_back, weigh_back
                    their gradients
 
@@ -24,8 +23,8 @@ def _larger(a, b):
 
 @triton.jit(do_not_specialize=["S"])
 def lay_out(existence, may_go, totals, rising, goes, S, threshold, BLOCK: tl.constexpr):
-    """`rising` is `totals` without what rounding has let fall. A sample is done with three positions or fewer that
-    exist: START, END and one word."""
+    """`rising` is the running maximum of `totals`, which rounding can make decrease. A sample is finished if at most
+    three positions exist: START, END and one word."""
     b, i = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     inside = i < S
     e = tl.load(existence + b * S + i, mask=inside, other=0.0)
@@ -44,7 +43,7 @@ def lay_out(existence, may_go, totals, rising, goes, S, threshold, BLOCK: tl.con
 
 @triton.jit(do_not_specialize=["S"])
 def lay_out_back(d_totals, d_existence, S, BLOCK: tl.constexpr):
-    """A position moves all edges behind it."""
+    """The existence of a position shifts all edges after it."""
     b, i = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     inside = i < S
     d = tl.load(d_totals + b * (S + 1) + 1 + i, mask=inside, other=0.0)
@@ -57,8 +56,8 @@ def weigh(scores, goes, weights, n, largest, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = i < n
     s = tl.load(scores + i, mask=inside, other=0.0).to(tl.float64)
-    goes_on = tl.load(goes + i, mask=inside, other=0) != 0
-    tl.store(weights + i, tl.where(goes_on, tl.exp(tl.minimum(s, largest)), 0.0), mask=inside)
+    absorbable = tl.load(goes + i, mask=inside, other=0) != 0
+    tl.store(weights + i, tl.where(absorbable, tl.exp(tl.minimum(s, largest)), 0.0), mask=inside)
 
 
 @triton.jit(do_not_specialize=["n"])
@@ -72,7 +71,7 @@ def weigh_back(scores, weights, gradient, d_scores, n, largest, BLOCK: tl.conste
 
 @triton.jit
 def _beside(beside, i, inside, S):
-    """What is to the left and to the right of each position; (B, 2, S)."""
+    """The sum of what is to the left and to the right of each position; `beside` is (B, 2, S)."""
     place = beside + (i // S * 2) * S + i % S
     return tl.load(place, mask=inside, other=0.0) + tl.load(place + S, mask=inside, other=0.0)
 

@@ -1,10 +1,10 @@
 """The Triton kernels of the fold of Ordered Memory, besides those of `beamtree.nn.cells.grc.dense_kernels`:
 
     finish      a slot's candidate h = x + s (R(l, r) − x), and what the next slot's product reads: h ⊙ its mask
-    into_gates  from the gradient of a candidate to that of the gates, the share, and of l and r past the gates
-    into_child  da Wᵀ ⊙ mask, in tiles, with what came past the gates
+    into_gates  from the gradient of a candidate to that of the gates, of the share, and, past the gates, of l and r
+    into_child  da Wᵀ ⊙ mask, in tiles, plus the gradient from `into_gates`
 
-A row is a sample, or a sample in one slot after the other. Rows of a mask are `mask_width` apart. The equations are
+A row is a sample, or a sample in one of the slots. Rows of a mask are `mask_width` apart. The equations are
 those of `beamtree.nn.engine.loops.fold`.
 """
 

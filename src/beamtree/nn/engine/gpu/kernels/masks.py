@@ -1,4 +1,4 @@
-"""Masks of dropout in one kernel, where `beamtree.nn.engine.dropout` takes seventeen operations."""
+"""Dropout masks in one kernel, where `beamtree.nn.engine.dropout` takes seventeen operations."""
 
 import torch
 import triton
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from beamtree.nn.engine.gpu.kernels.common import _kept
 
-LARGEST = 1024  # columns of a program
+LARGEST = 1024  # columns per program
 
 
 @triton.jit
@@ -27,7 +27,7 @@ def draw(  # type: ignore[no-untyped-def]
 def masks(
     keys: Int[Tensor, "*nodes 1"], offsets: Int[Tensor, "words"], width: int, threshold: int, scale: float
 ) -> Float[Tensor, "*nodes width"]:
-    """In float32, by the sums that stand for the nodes; the first of the offsets is the seed."""
+    """The masks of nodes in float32, given the keys of the nodes. The first of the offsets is the seed."""
     out = torch.empty(*keys.shape[:-1], width, device=keys.device)
     block = min(triton.next_power_of_2(width), LARGEST)
     if keys.numel() > 0:

@@ -1,7 +1,7 @@
-"""Kernels of the Neural Data Router: geometric attention, for which `beamtree.nn.engine.ndr.attention` passes over a
-(B, H, n, n) tensor twelve times, in one pass, its gradient in another, and the masks of a layer's dropout.
+"""Kernels of the Neural Data Router: geometric attention in one pass over a (B, H, n, n) tensor, where
+`beamtree.nn.engine.ndr.attention` takes twelve; its gradient in another pass; and the dropout masks of a layer.
 
-A program has one row of the matrix, which it reads in the order of distance: sorting is a matter of addresses.
+A program handles one row of the matrix, which it reads in the order of distance: sorting is only address arithmetic.
 """
 
 from typing import Any
@@ -14,13 +14,13 @@ from torch import Tensor
 
 from beamtree.nn.engine.gpu.kernels.common import MIDDLE_FACTOR, NOTHING, SAMPLE_FACTOR, START_FACTOR, _kept
 
-LARGEST = 2**12  # positions whose row registers have room for
-COLUMNS = 1024  # of a program's part of a mask
+LARGEST = 2**12  # positions: a row must fit in registers
+COLUMNS = 1024  # of a mask, per program
 
 
 @triton.jit
 def _log1p(u):  # type: ignore[no-untyped-def]
-    """For 0 ≤ u ≤ 1, to float32's last digit also where u is tiny: 2 artanh(u / (u + 2)), whose series ends at z¹³."""
+    """log(1 + u) for 0 ≤ u ≤ 1, exact in float32 even for tiny u: 2 artanh(u / (u + 2)), by its series up to z¹³."""
     z = u / (u + 2.0)
     s = z * z
     series = 1.0 / 7 + s * (1.0 / 9 + s * (1.0 / 11 + s * (1.0 / 13)))
@@ -29,14 +29,14 @@ def _log1p(u):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _logits(content, back, front, present, row, i, sample, place, n):  # type: ignore[no-untyped-def]
-    """The logits at these places of a row sorted by distance, −inf for what is not seen; and their columns, as
-    `beamtree.nn.engine.ndr.attention.closest` has them."""
+    """The logits at these places of a row sorted by distance, −inf where masked; and their columns, in the order of
+    `beamtree.nn.engine.ndr.attention.closest`."""
     both = tl.minimum(i, n - 1 - i)
     step = (place + 1) // 2
     alternating = tl.where(place % 2 == 1, i + step, i - step)
     one_sided = tl.where(i < n - 1 - i, i + (place - both), i - (place - both))
     j = tl.where(place <= 2 * both, alternating, one_sided)
-    seen = (place > 0) & (place < n)  # at place 0 is i itself
+    seen = (place > 0) & (place < n)  # place 0 is i itself
     seen = seen & (tl.load(present + sample * n + j, mask=seen, other=0) != 0)
     side = tl.where(j < i, tl.load(back + row).to(tl.float32), tl.load(front + row).to(tl.float32))
     logits = tl.load(content + row * n + j, mask=seen, other=0.0).to(tl.float32) + side
@@ -106,7 +106,7 @@ def geometric(
     front: Float[Tensor, "B H n 1"],
     present: Bool[Tensor, "B n"],
 ) -> Float[Tensor, "B H n n"]:
-    """The weights of the attention, of the logits' type."""
+    """The weights of the attention, in the dtype of the logits."""
     out = torch.empty_like(content, memory_format=torch.contiguous_format)
     _launch(weigh, content, back, front, present, out)
     return out
@@ -119,7 +119,7 @@ def geometric_gradient(
     present: Bool[Tensor, "B n"],
     gradient: Float[Tensor, "B H n n"],
 ) -> tuple[Float[Tensor, "B H n n"], Float[Tensor, "B H n 1"], Float[Tensor, "B H n 1"]]:
-    """From the gradient of the weights to those of content, back and front."""
+    """The gradients of content, back and front, given that of the weights."""
     out = torch.empty_like(content, memory_format=torch.contiguous_format)
     back_out = torch.empty_like(back, memory_format=torch.contiguous_format)
     front_out = torch.empty_like(back_out)
@@ -128,7 +128,7 @@ def geometric_gradient(
 
 
 def _launch(kernel: Any, content: Tensor, back: Tensor, front: Tensor, present: Tensor, *others: Tensor) -> None:
-    """A program for each row."""
+    """Launch a program for each row."""
     B, heads, n, _ = content.shape
     block = triton.next_power_of_2(n)
     inputs = content.contiguous(), back.contiguous(), front.contiguous(), present.contiguous().view(torch.uint8)
@@ -139,7 +139,7 @@ def _launch(kernel: Any, content: Tensor, back: Tensor, front: Tensor, present: 
 def kept(
     offsets: Int[Tensor, "words"], layer: int, B: int, n: int, width: int, limit: int, last_limit: int
 ) -> Bool[Tensor, "B n width"]:
-    """`beamtree.nn.engine.ndr.layer.kept`. The first of the offsets is the seed."""
+    """Same as `beamtree.nn.engine.ndr.layer.kept`. The first of the offsets is the seed."""
     out = torch.empty(B, n, width, dtype=torch.bool, device=offsets.device)
     block = min(triton.next_power_of_2(width), COLUMNS)
     grid = (B * n, triton.cdiv(width, block))

@@ -1,19 +1,19 @@
-"""The kernels of a step with OneSoft, forward and back, in Triton: what `beamtree.nn.engine.onesoft.search` and
+"""The Triton kernels of a step with OneSoft, forward and backward, for what `beamtree.nn.engine.onesoft.search` and
 `beamtree.nn.engine.onesoft.replay` do in three hundred operations.
 
-Forward, between `kernels.propose` and the composing of all new candidates:
+Forward, between `search.propose` and the composition of all new candidates:
 
-    choose    a program for each beam: hard beams as in `kernels.advance`; for the soft one the weights of its mixture
+    choose    a program for each beam: hard beams as in `search.advance`; for the soft one the weights of its mixture
     average   a program for each new state of the soft beam, and for the candidate that begins with it
 
-Backward, after the gradients of a step's candidates have come to their children:
+Backward, after the gradients of a step's candidates were propagated to their children:
 
     average_gradient   a program for each state of the soft beam: to the states that it averages, and to their weights
-    mixture_gradient   a program for each beam: from these weights to v, the parts in the mixture
+    mixture_gradient   a program for each beam: from these weights to v, those of the continuations
     choice_gradient    a program for each beam: from v and the scores to its logits, and to its score before the step
 
-A step t begins with m candidates in each row. All that a search records has a row for each step, as backward reads it.
-Sizes that change from search to search are not specialised for: a kernel is compiled once for all of them.
+Step t begins with m candidates in each row. All records of a search have a row for each step, for the backward pass.
+Kernels are not specialised for sizes that change from search to search, so each is compiled only once.
 """
 
 # mypy: ignore-errors
@@ -55,7 +55,7 @@ def choose(
     is_soft = k == K - 1
     own = tl.where(is_soft, heaviest, own)
 
-    # The mixture of all that are left.
+    # The mixture of all remaining continuations.
     anchor = tl.where(largest == NOTHING, 0.0, largest)
     v = tl.where(rest == NOTHING, 0.0, tl.exp(rest - anchor))
     v = v / tl.maximum(tl.sum(v, axis=0), 1.0)  # the largest is 1, unless nothing is left
@@ -160,17 +160,17 @@ def average(
     inside = d < D
     state = tl.zeros((BLOCK,), dtype=tl.float32)
     for q in range(K):
-        number = tl.load(rows + (step * K + q) * W + 1 + i).to(tl.int64)
-        left, right = tl.load(children + number * 2), tl.load(children + number * 2 + 1)
+        node = tl.load(rows + (step * K + q) * W + 1 + i).to(tl.int64)
+        left, right = tl.load(children + node * 2), tl.load(children + node * 2 + 1)
         parent_part, left_part, right_part = _parts(weights_at, columns_at, step * K * J, i, q, K, J, OFFICIAL)
         state += left_part * tl.load(states + left * D + d, mask=inside, other=0.0)
         state += right_part * tl.load(states + right * D + d, mask=inside, other=0.0)
         if parent_part != 0.0:
-            state += parent_part * tl.load(states + number * D + d, mask=inside, other=0.0)
+            state += parent_part * tl.load(states + node * D + d, mask=inside, other=0.0)
     element = (elements + sample * m + i).to(tl.int64)
     tl.store(states + element * D + d, state, mask=inside)
 
-    # Its span is that of the heaviest that it averages.
+    # Its span is that of the heaviest continuation it averages.
     row = rows + (step * K + tl.load(source_at + step * K + K - 1)) * W
     action = tl.load(action_at + step * K + K - 1)
     on_path = _on_path(row, children, i, action)
@@ -189,7 +189,7 @@ def average(
 
 @triton.jit
 def _share(states, gradient, at, above, part, inside):
-    """Give a state its part of the gradient of the average; returns the gradient of that part."""
+    """Add the gradient of the average, times `part`, to that of a state; returns the gradient of `part`."""
     if part != 0.0:
         tl.atomic_add(gradient + at, part * above, mask=inside)
     return tl.sum(above * tl.load(states + at, mask=inside, other=0.0), axis=0)
@@ -209,12 +209,12 @@ def average_gradient(
         element = (elements + sample * m + i).to(tl.int64)
         above = tl.load(gradient + element * D + d, mask=inside, other=0.0)
         for q in range(K):
-            number = tl.load(rows + (step * K + q) * W + 1 + i).to(tl.int64)
+            node = tl.load(rows + (step * K + q) * W + 1 + i).to(tl.int64)
             place = (sample * K + q) * M + i
-            if number != absent:
-                left, right = tl.load(children + number * 2), tl.load(children + number * 2 + 1)
+            if node != absent:
+                left, right = tl.load(children + node * 2), tl.load(children + node * 2 + 1)
                 parent_part, left_part, right_part = _parts(weights_at, columns_at, step * K * J, i, q, K, J, OFFICIAL)
-                tl.store(parents + place, _share(states, gradient, number * D + d, above, parent_part, inside))
+                tl.store(parents + place, _share(states, gradient, node * D + d, above, parent_part, inside))
                 tl.store(lefts + place, _share(states, gradient, left * D + d, above, left_part, inside))
                 tl.store(rights + place, _share(states, gradient, right * D + d, above, right_part, inside))
             else:
@@ -263,7 +263,7 @@ def mixture_gradient(
         right = tl.load(rights + own, mask=inside, other=0.0)
         total = tl.sum(left, axis=0)
     for j in tl.static_range(J):
-        # v is in the running sums of all positions from its own on.
+        # v is part of the running sums at its own position and all later ones.
         position = tl.load(columns_at + first + q * J + j) - 1
         found = tl.where(i == position, parent - left, 0.0) + tl.where(i > position, right - left, 0.0)
         tl.store(v_gradient + beam * J + j, total + tl.sum(found, axis=0))
@@ -299,8 +299,8 @@ def choice_gradient(
 
         place = tl.arange(0, BLOCK)
         inside = place < m
-        number = tl.load(rows + (t.to(tl.int64) * beams + beam) * W + 1 + place, mask=inside, other=0)
-        logit = tl.load(logits + number, mask=inside, other=NOTHING)
+        node = tl.load(rows + (t.to(tl.int64) * beams + beam) * W + 1 + place, mask=inside, other=0)
+        logit = tl.load(logits + node, mask=inside, other=NOTHING)
         largest = tl.max(logit, axis=0)
         largest = tl.where(largest == NOTHING, 0.0, largest)
         p = tl.exp(logit - largest)
@@ -310,6 +310,6 @@ def choice_gradient(
             column = tl.load(columns_at + (t.to(tl.int64) * beams + beam) * J + j)
             part = tl.sum(tl.where(continuation == q * J + j, found, 0.0), axis=0)
             row_gradient += tl.where(place == column - 1, part, 0.0)
-        tl.atomic_add(logit_gradient + number, row_gradient, mask=inside & (logit > NOTHING))
+        tl.atomic_add(logit_gradient + node, row_gradient, mask=inside & (logit > NOTHING))
     else:
         tl.store(below, tl.load(above + q))

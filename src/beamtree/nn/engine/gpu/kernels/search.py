@@ -1,10 +1,10 @@
-"""The kernels of a search step, in Triton. Composing the new nodes is the cell's matter.
+"""The Triton kernels of a search step. New nodes are composed by the kernels of the cell.
 
     propose      a program for each beam: log-softmax over its candidates, and the best of them
     advance      a program for each new beam: the best continuation, the shifted row, the two pairs of new candidates
     score_pairs  logits of new candidates where the scorer reads children: w · GELU(V [l[:d]; r[:d]] + c) + b, in tiles
 
-The index of a step is `base`, which is read from memory, plus `slot`: one captured sequence of launches serves any
+The index of a step is `base`, which is read from memory, plus `slot`, so one captured sequence of launches serves any
 segment of a search. The buffers are those of `beamtree.nn.engine.gpu.workspace`. Without a GPU the kernels run in
 Triton's interpreter.
 """
@@ -25,21 +25,21 @@ def propose(
 ):  # fmt: skip
     beam = tl.program_id(0)
     place = tl.arange(0, BLOCK)
-    inside = place < M - tl.load(base) - slot  # the rest of the row is absent by now
-    number = tl.load(rows + (half * BEAMS + beam) * W + 1 + place, mask=inside, other=0)
-    logit = tl.load(logits + number, mask=inside, other=NOTHING)  # (BLOCK,)
+    inside = place < M - tl.load(base) - slot  # the rest of the row is absent
+    node = tl.load(rows + (half * BEAMS + beam) * W + 1 + place, mask=inside, other=0)
+    logit = tl.load(logits + node, mask=inside, other=NOTHING)  # (BLOCK,)
     largest = tl.max(logit, axis=0)
     largest = tl.where(largest == NOTHING, 0.0, largest)
-    normaliser = largest + tl.log(tl.maximum(tl.sum(tl.exp(logit - largest), axis=0), 1.0))  # 1 if nothing is there
+    normaliser = largest + tl.log(tl.maximum(tl.sum(tl.exp(logit - largest), axis=0), 1.0))  # 1 if the row is empty
     tl.store(normalisers + beam, normaliser)
     ranked = logit - normaliser
     if NOISY:
         ranked += tl.load(noise + (slot * BEAMS + beam) * M + place, mask=inside, other=0.0)
     ranked = tl.where(logit == NOTHING, NOTHING, ranked)
     for j in tl.static_range(J):
-        best, at = tl.max(ranked, axis=0, return_indices=True)  # the first of equal ones
+        best, at = tl.max(ranked, axis=0, return_indices=True)  # the first in a tie
         tl.store(columns + beam * J + j, at + 1)
-        # Read again, as the noise is not part of it; where nothing is left there is none.
+        # Read again, without the noise; −inf if no candidate is left.
         chosen = tl.load(rows + (half * BEAMS + beam) * W + 1 + at)
         tl.store(log_p + beam * J + j, tl.where(best == NOTHING, NOTHING, tl.load(logits + chosen) - normaliser))
         ranked = tl.where(place == at, NOTHING, ranked)

@@ -1,10 +1,10 @@
-"""The kernels of a step of shift-reduce parsing, in Triton. Composing the new nodes is the cell's matter.
+"""The Triton kernels of a step of shift-reduce parsing. New nodes are composed by the kernels of the cell.
 
-    decide         w · GELU(W [s₂; s₁; q] + b) for the beams that have a choice, in tiles; each tile of columns has a
-                   part of the sum
+    decide         w · GELU(W [s₂; s₁; q] + b) for the beams that have a choice, in tiles; each tile of columns
+                   writes a partial sum
     advance_stack  a program for each new beam: the best continuation, and its stack, queue and parent
 
-The index of a step is `base`, which is read from memory, plus `slot`: one captured sequence of launches serves any
+The index of a step is `base`, which is read from memory, plus `slot`, so one captured sequence of launches serves any
 segment of a search. The state of the beams is in two halves, read from one and written to the other. The buffers are
 those of `beamtree.nn.engine.gpu.shift_reduce`. Without a GPU the kernels run in Triton's interpreter.
 """
@@ -38,7 +38,7 @@ def decide(
     s1 = tl.load(entries + entry * 2, mask=free, other=0)
     s2 = tl.load(entries + second * 2, mask=free, other=0)
     q = (beam // K).to(tl.int64) * N + word
-    part = D * D * (2 if METHOD == "split" else 1)  # of the weight: what one of the three is multiplied by
+    part = D * D * (2 if METHOD == "split" else 1)  # elements of the weight for each of the three states
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     acc = _product(states, s2, weight, column, column_inside, acc, D, S, D, BK, METHOD, free)
     acc = _product(states, s1, weight + part, column, column_inside, acc, D, S, D, BK, METHOD, free)
@@ -61,12 +61,12 @@ def advance_stack(
     length = tl.load(lengths + sample)
     active = step < 2 * length - 3
 
-    # Two for each beam of the sample: to reduce and to shift.
+    # Two continuations for each beam of the sample: reduce and shift.
     continuation = tl.arange(0, CONTINUATIONS)
     exists = continuation < 2 * K
     of_beam = sample * K + continuation // 2
     word = tl.load(words + half * BEAMS + of_beam, mask=exists, other=0)
-    # The depth of a stack: as many as words have left the queue, less one for each reduce so far.
+    # The depth of a stack: the number of words shifted, less one for each reduce so far.
     can_reduce, can_shift = 2 * word - 2 - step > 1, word < length
     shift = continuation % 2 == SHIFT
     logit = tl.zeros((CONTINUATIONS,), dtype=tl.float32) + tl.load(score_bias)
@@ -77,11 +77,11 @@ def advance_stack(
     log_p = tl.where(can_reduce & can_shift, log_p, 0.0)
     possible = tl.where(shift, can_shift, can_reduce)
     ranked = tl.load(scores + half * BEAMS + of_beam, mask=exists, other=NOTHING) + log_p
-    ranked = tl.where(possible & (ranked == ranked), ranked, NOTHING)  # a search that has diverged ends
+    ranked = tl.where(possible & (ranked == ranked), ranked, NOTHING)  # a search with NaN scores ends
     chosen = 0
     score = NOTHING
     for rank in tl.static_range(K):
-        best, at = tl.max(ranked, axis=0, return_indices=True)  # the first of equal ones
+        best, at = tl.max(ranked, axis=0, return_indices=True)  # the first in a tie
         chosen = tl.where(rank == k, at, chosen)
         score = tl.where(rank == k, best, score)
         ranked = tl.where(continuation == at, NOTHING, ranked)
@@ -115,7 +115,7 @@ def advance_stack(
     tl.store(parent_at + record, tl.where(reduces, new, absent))
     tl.store(position_at + record, depth - 2)
 
-    # Written for beams that shift too, and read by none.
+    # Also written for beams that shift, but not read.
     tl.store(children + new * 2, s2)
     tl.store(children + new * 2 + 1, s1)
     _place(spans, new, s2, s1)

@@ -1,8 +1,8 @@
 """Sinkhorn's iterations in one kernel, and the gradient of the plan in another.
 
-Each iteration is two products with a small matrix: hundreds of launches, one waiting for the other. Here a problem has
-one program, which keeps its matrix in registers from the first iteration to the last. The gradient solves a small
-linear system, for which PyTorch calls a library that cannot be captured in a CUDA graph.
+Each iteration is two products with a small matrix: hundreds of dependent launches. Here each problem is one program,
+which keeps its matrix in registers for all iterations. The gradient solves a small linear system, for which PyTorch
+calls a library that cannot be captured in a CUDA graph.
 """
 
 import torch
@@ -11,7 +11,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-LARGEST = 2**13  # entries of a matrix that registers have room for
+LARGEST = 2**13  # entries of a matrix that fits in registers
 
 
 @triton.jit
@@ -24,7 +24,7 @@ def iterate(  # type: ignore[no-untyped-def]
     i, j = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
     i_inside, j_inside = i < m, j < n
     inside = i_inside[:, None] & j_inside[None, :]
-    # Beyond the matrix there are ones, so that nothing is divided by 0, and sums of 0.
+    # The matrix is padded with ones, so that nothing is divided by 0, and the sums with 0.
     G = tl.load(matrix + (problem * m + i[:, None]) * n + j[None, :], mask=inside, other=1.0)
     row = tl.load(rows + problem * m + i, mask=i_inside, other=0.0)
     column = tl.load(columns + problem * n + j, mask=j_inside, other=0.0)
@@ -42,7 +42,7 @@ def pull_back(  # type: ignore[no-untyped-def]
     least, m, n,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """From the gradient of a plan to ε times that of its costs, by the equations of `beamtree.nn.topk.transport`."""
+    """ε times the gradient of the costs, given that of the plan, by the equations of `beamtree.nn.topk.transport`."""
     problem = tl.program_id(0).to(tl.int64)
     i, j = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
     place = (problem * m + i[:, None]) * n + j[None, :]
@@ -52,13 +52,13 @@ def pull_back(  # type: ignore[no-untyped-def]
     inner = tl.where((j < n - 1)[None, :], whole, 0.0)  # without the last column
     rows, columns = tl.sum(given, axis=1), tl.sum(given, axis=0)
     right = tl.where(j < n - 1, columns - tl.sum(inner * rows[:, None], axis=0), 0.0)
-    # diag(ν) − ΓᵀΓ, with ones beyond it; its r-th row is made from the r-th column of Γ.
+    # diag(ν) − ΓᵀΓ, padded with the identity; its r-th row is computed from the r-th column of Γ.
     r, c = j[:, None], j[None, :]
     system = tl.where(r == c, tl.where(j < n - 1, tl.sum(inner, axis=0) + least, 1.0)[None, :], 0.0)
     for p in range(n - 1):
         column = tl.sum(tl.where(c == p, inner, 0.0), axis=1)
         system -= tl.where(r == p, tl.sum(column[:, None] * inner, axis=0)[None, :], 0.0)
-    # No row need be exchanged for another: no other entry of a row or column is larger than that on the diagonal.
+    # No pivoting is needed: the entry on the diagonal is the largest of its row and column.
     for p in range(n - 1):
         pivot_row = tl.sum(tl.where(r == p, system, 0.0), axis=0)
         pivot = tl.sum(tl.where(j == p, pivot_row, 0.0))
@@ -80,7 +80,7 @@ def fits(m: int, n: int) -> bool:
 def scalings(
     G: Float[Tensor, "b m n"], rows: Float[Tensor, "b m 1"], columns: Float[Tensor, "b n 1"], iterations: int
 ) -> tuple[Float[Tensor, "b m 1"], Float[Tensor, "b n 1"]]:
-    """u and v, with which diag(u) G diag(v) has the sums `rows` and `columns`."""
+    """u and v such that diag(u) G diag(v) has the sums `rows` and `columns`."""
     b, m, n = G.shape
     u, v = torch.empty_like(rows), torch.empty_like(columns)
     iterate[(b,)](G.contiguous(), rows.contiguous(), columns.contiguous(), u, v, iterations, m, n, **_blocks(m, n))
@@ -90,11 +90,11 @@ def scalings(
 def cost_gradient(
     plan: Float[Tensor, "b m n"], gradient: Float[Tensor, "b m n"], epsilon: float
 ) -> Float[Tensor, "b m n"]:
-    """From the gradient of a plan to that of its costs."""
+    """The gradient of the costs, given that of the plan."""
     b, m, n = plan.shape
     out, least = torch.empty_like(plan), torch.finfo(plan.dtype).eps
     pull_back[(b,)](plan.contiguous(), gradient.contiguous(), out, least, m, n, **_blocks(m, n))
-    return out.div_(epsilon)  # which a kernel would be given in float32
+    return out.div_(epsilon)  # not in the kernel, which would receive ε in float32
 
 
 def _blocks(m: int, n: int) -> dict[str, int]:

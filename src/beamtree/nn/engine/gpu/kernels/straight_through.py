@@ -1,15 +1,15 @@
-"""The kernels that undo a step of straight-through sampling: see `beamtree.nn.engine.straight_through.replay`.
+"""The Triton kernels that undo a step of straight-through sampling: see `beamtree.nn.engine.straight_through.replay`.
 
     weigh           a program for some elements of a sequence: the row of candidates before the step, and the products
                     of the gradient G with P − r and r − l
     draw_gradient   a program for each sample: from these to the logits of its candidates
     undo_merge      a program for some elements: G before the step
 
-Between the last two the gradient of the parent is pulled back to its children. Steps are undone the last first. Each
-reads rows and gradients in one half of their buffers, as they are after it, and writes the other, as they were before.
-A step with `slot` in its stretch begins with `extent` − slot candidates in the longest row and ends with one fewer; a
-sequence has one element more than its row. Behind its own end a sample has the number 0, that of a leaf: it has no
-logit, and what a step must know of it is 0.
+Between the last two, the gradient of the parent is pulled back to its children. Steps are undone from the last to the
+first. Each reads the rows and gradients after it from one half of their buffers, and writes those before it to the
+other half. Step `slot` of a segment begins with `extent` − slot candidates in the longest row and ends with one fewer;
+a sequence has one element more than its row. Past its end a row holds id 0, that of a leaf, which has no logit and
+whose `Sides` are 0.
 """
 
 # mypy: ignore-errors
@@ -22,7 +22,7 @@ from beamtree.nn.engine.gpu.kernels.common import NOTHING
 
 @triton.jit
 def _candidates(extent, slot):
-    """Of the longest row before a step and after it. The last merge is not undone here: one is always left."""
+    """Candidates of the longest row before a step and after it: at least one; the last merge is not undone here."""
     before = tl.load(extent) - slot
     return tl.maximum(before, 1), tl.maximum(before - 1, 1)
 
@@ -40,16 +40,16 @@ def weigh(
         inside = j < before
         record = slot * BEAMS + beam
         action = tl.load(actions + record)
-        # The merge brought two new candidates for three.
+        # The merge replaced three candidates by two new ones.
         source = tl.where(j > action, j - 1, j)
-        number = tl.load(rows + (half * BEAMS + beam) * M + source, mask=inside & (source < after), other=0)
-        number = tl.where(j == action - 1, tl.load(removed + record * 3), number)
-        number = tl.where(j == action, tl.load(removed + record * 3 + 1), number)
-        number = tl.where(j == action + 1, tl.load(removed + record * 3 + 2), number)
-        tl.store(rows + ((1 - half) * BEAMS + beam) * M + j, number, mask=inside)
+        node = tl.load(rows + (half * BEAMS + beam) * M + source, mask=inside & (source < after), other=0)
+        node = tl.where(j == action - 1, tl.load(removed + record * 3), node)
+        node = tl.where(j == action, tl.load(removed + record * 3 + 1), node)
+        node = tl.where(j == action + 1, tl.load(removed + record * 3 + 2), node)
+        tl.store(rows + ((1 - half) * BEAMS + beam) * M + j, node, mask=inside)
 
         made = j == action
-        number = number.to(tl.int64)
+        node = node.to(tl.int64)
         rise = tl.zeros((ELEMENTS,), dtype=tl.float32)
         run = tl.zeros((ELEMENTS,), dtype=tl.float32)
         for s0 in range(0, S, BLOCK):
@@ -61,7 +61,7 @@ def weigh(
             own = tl.broadcast_to((record * S + s)[None, :], (ELEMENTS, BLOCK))
             g += tl.load(above + own, mask=both & made[:, None], other=0.0)
             tl.store(parents + own, g, mask=both & made[:, None])
-            place = number[:, None] * S + s[None, :]
+            place = node[:, None] * S + s[None, :]
             rise += tl.sum(g * tl.load(rise_of + place, mask=both, other=0.0), axis=1)
             run += tl.sum(g * tl.load(run_of + place, mask=both, other=0.0), axis=1)
         tl.store(rises + beam * M + j, rise, mask=inside)
@@ -74,14 +74,14 @@ def draw_gradient(
     slot, half, BEAMS, M,
     NOISY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """As `beamtree.nn.engine.straight_through.replay.s_gradient` and `draw_gradient`."""
+    """Same as `beamtree.nn.engine.straight_through.replay.s_gradient` and `draw_gradient`."""
     beam = tl.program_id(0).to(tl.int64)
     before, _ = _candidates(extent, slot)
     record = slot * BEAMS + beam
     j = tl.arange(0, BLOCK)
     inside = j < before
-    number = tl.load(rows + ((1 - half) * BEAMS + beam) * M + j, mask=inside, other=0)
-    logit = tl.load(logits + number, mask=inside, other=NOTHING)
+    node = tl.load(rows + ((1 - half) * BEAMS + beam) * M + j, mask=inside, other=0)
+    logit = tl.load(logits + node, mask=inside, other=NOTHING)
     p = _softmax(logit)
     y = p
     if NOISY:
@@ -98,16 +98,16 @@ def draw_gradient(
     s += g * tl.exp(logit - chosen)
     value = y * (s - tl.sum(y * s, axis=0)) + g * (tl.where(j == action, 1.0, 0.0) - p)
     tl.store(found + beam * M + j, value, mask=inside)
-    # Samples of one input have its first candidates in common.
-    tl.atomic_add(logit_gradient + number, value, mask=inside & (logit > NOTHING))
+    # Samples of one input share its first candidates.
+    tl.atomic_add(logit_gradient + node, value, mask=inside & (logit > NOTHING))
 
 
 @triton.jit
 def _softmax(x):
-    """0 where nothing is there."""
+    """Softmax; 0 where x is −inf."""
     largest = tl.max(x, axis=0)
     exponential = tl.exp(x - tl.where(largest == NOTHING, 0.0, largest))
-    return exponential / tl.maximum(tl.sum(exponential, axis=0), 1.0)  # the largest is 1, unless nothing is there
+    return exponential / tl.maximum(tl.sum(exponential, axis=0), 1.0)  # the largest is 1, unless all are 0
 
 
 @triton.jit(do_not_specialize=["slot", "half", "BEAMS", "M"])
@@ -122,7 +122,7 @@ def undo_merge(
     if tl.program_id(1) * ELEMENTS <= before:
         inside = i <= before
         action = tl.load(actions + slot * BEAMS + beam)
-        # The children take the parent's place, and what is right of it moves by one.
+        # The children replace the parent, and elements to its right shift by one.
         child = inside & ((i == action) | (i == action + 1))
         source = tl.where(i > action, i - 1, i)
         stays = inside & (source <= after) & ((i < action) | (i > action + 1))

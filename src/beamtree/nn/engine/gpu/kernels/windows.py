@@ -1,13 +1,13 @@
-"""Averages over what lies within 1 to the left and to the right of each position of a continuous sequence.
+"""Averages over windows of width 1 to the left and to the right of each position of a continuous sequence.
 
-Positions 0 to S−1 lie side by side, each as wide as it exists: position j from total_j to total_{j+1}. To the left of
-position i lies the window [total_i − 1, total_i], to its right [total_{i+1}, total_{i+1} + 1], and an average weighs
-each position by what of it lies in the window. A window is a few positions next to i, as long as these exist. So a
-program for each goes outwards until it has passed the end, where matrices would have S² weights, mostly 0.
+Positions 0 to S−1 are adjacent intervals, as wide as they exist: position j extends from total_j to total_{j+1}. The
+window to the left of position i is [total_i − 1, total_i], the one to its right [total_{i+1}, total_{i+1} + 1], and an
+average weighs each position by its overlap with the window. A window covers a few positions next to i, as long as these
+exist. So a program for each window moves outwards until it passes the end; matrices would have S² weights, mostly 0.
 
-A window moves with its start, and gains at one end what it loses at the other. Backward therefore needs, besides the
-weights, which edges of positions lie in a window: i's window to the right has the edges i+1 to `last`, that to the left
-`first` to i.
+If the start of a window moves, the window gains at one end what it loses at the other. Besides the weights, the
+backward pass therefore needs the edges of positions in a window: i+1 to `last` for the window to the right of i, and
+`first` to i for the one to the left.
 """
 
 from typing import Any
@@ -22,14 +22,14 @@ from torch.autograd.function import once_differentiable
 
 @triton.jit
 def _weight(low, high, start):  # type: ignore[no-untyped-def]
-    """What of [low, high] lies in [start, start + 1]."""
+    """The length of the overlap of [low, high] and [start, start + 1]."""
     before = tl.minimum(tl.maximum(low - start, 0.0), 1.0)
     return tl.minimum(tl.maximum(high - start, 0.0), 1.0) - before
 
 
 @triton.jit
 def _reaches(total, front, start, side, S):  # type: ignore[no-untyped-def]
-    """Whether the window has come to an end before position `front`; an end that falls on an edge takes it in."""
+    """Whether the window reaches position `front`; an end that falls on its edge does."""
     inside = (front >= 0) & (front < S)
     edge = tl.load(total + front + 1 - side, mask=inside, other=0.0) - start
     return inside & tl.where(side == 1, edge <= 1.0, edge >= 0.0)
@@ -37,7 +37,7 @@ def _reaches(total, front, start, side, S):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _columns(column, D, condition):  # type: ignore[no-untyped-def]
-    """All columns under a condition, else none. (The interpreter knows no conjunction of a vector and a number.)"""
+    """All columns if the condition holds, else none. (The interpreter has no `&` of a vector and a scalar.)"""
     return column < tl.where(condition, D, 0)
 
 
@@ -80,7 +80,7 @@ def average_gradient(  # type: ignore[no-untyped-def]
     S, D,
     BY_SIDE: tl.constexpr, BJ: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A program for each edge j, the left one of position j, which looks for the windows that hold them."""
+    """A program for each edge j, the left one of position j, which visits the windows that contain either."""
     b, j = (tl.program_id(0) // (S + 1)).to(tl.int64), tl.program_id(0) % (S + 1)
     column = tl.arange(0, BLOCK)
     inside = column < D
@@ -95,7 +95,7 @@ def average_gradient(  # type: ignore[no-untyped-def]
         h = values + (rows if BY_SIDE else b * S) * D + column
         here = tl.load(h + j * D, mask=_columns(column, D, j < S), other=0.0)
         before = tl.load(h + (j - 1) * D, mask=_columns(column, D, j > 0), other=0.0)
-        # Windows to the right start at or before the edge, those to the left behind it.
+        # Windows to the right start at or before the edge, those to the left after it.
         outwards, front = 1 - 2 * side, j - side
         if BY_SIDE:
             d_value = tl.zeros_like(d_value)
@@ -116,7 +116,7 @@ def average_gradient(  # type: ignore[no-untyped-def]
             start_there = tl.load(total + front + side, mask=inner, other=0.0) - (1 - side)
             more = inner & (low - start_there <= 1.0 if side == 1 else high - start_there >= 0.0)
         d_total += (pull * (before - here)).to(tl.float64)
-        # And as the start of a window: that to the right of j−1, or to the left of j.
+        # The edge is also the start of a window: the one to the right of j−1, or to the left of j.
         own = j - side
         is_start = (own >= 0) & (own < S)
         edge = tl.load(edges + rows + own, mask=is_start, other=0)
@@ -138,10 +138,10 @@ def average_gradient(  # type: ignore[no-untyped-def]
 def averages(
     total: Float[Tensor, "B edges"], rising: Float[Tensor, "B edges"], values: Float[Tensor, "B *sides S D"]
 ) -> Float[Tensor, "B 2 S D"]:
-    """Of the values to the left and to the right of each position; or of some values to the left, others to the right.
+    """Averages of the values to the left and to the right of each position. Each side may have its own values.
 
-    total: where each position begins, and where the last ends, in float64; what gets the gradient.
-    rising: the same without what rounding has let fall; what is computed with.
+    total: where each position begins, and where the last ends, in float64; receives the gradient.
+    rising: the running maximum of `total`, which rounding can make decrease; used for the averages.
     """
     found: Tensor = Average.apply(total, rising, values)
     return found
@@ -179,6 +179,6 @@ class Average(torch.autograd.Function):
 
 
 def _sizes(columns: int) -> dict[str, int]:
-    """A window holds few positions, as long as these exist: a program that looks at two at a time reads the fewest."""
+    """A window covers few positions, as long as these exist: a program that reads two at a time reads the fewest."""
     block = triton.next_power_of_2(columns)
     return {"BJ": 2 if columns > 1 else 16, "BLOCK": block, "num_warps": max(min(block // 128, 4), 1)}
