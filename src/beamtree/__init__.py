@@ -17,6 +17,20 @@ if TYPE_CHECKING:
     from beamtree.nn.beams import Nodes as Nodes
     from beamtree.nn.cells import GRC as GRC
     from beamtree.nn.cells import TreeLSTM as TreeLSTM
+    from beamtree.nn.encoders import BSRP as BSRP
+    from beamtree.nn.encoders import CYK as CYK
+    from beamtree.nn.encoders import NDR as NDR
+    from beamtree.nn.encoders import BalancedTree as BalancedTree
+    from beamtree.nn.encoders import BeamTree as BeamTree
+    from beamtree.nn.encoders import CRvNN as CRvNN
+    from beamtree.nn.encoders import EfficientBeamTree as EfficientBeamTree
+    from beamtree.nn.encoders import Encoder as Encoder
+    from beamtree.nn.encoders import GoldTree as GoldTree
+    from beamtree.nn.encoders import GumbelTree as GumbelTree
+    from beamtree.nn.encoders import OrderedMemory as OrderedMemory
+    from beamtree.nn.encoders import RandomTree as RandomTree
+    from beamtree.nn.encoders import Recurrent as Recurrent
+    from beamtree.nn.encoders import SoftBeamTree as SoftBeamTree
     from beamtree.nn.encoders import encoder as encoder
     from beamtree.nn.encoders import encoders as encoders
     from beamtree.nn.engine import EngineError as EngineError
@@ -34,7 +48,10 @@ __version__ = "0.1.0"
 _MODULES = {
     "beamtree.nn.beams": ("Beams", "Encoding", "Nodes"),
     "beamtree.nn.cells": ("GRC", "TreeLSTM"),
-    "beamtree.nn.encoders": ("encoder", "encoders"),
+    "beamtree.nn.encoders": (
+        *("encoder", "encoders", "Encoder", "BSRP", "CRvNN", "CYK", "BalancedTree", "BeamTree", "EfficientBeamTree"),
+        *("GoldTree", "GumbelTree", "NDR", "OrderedMemory", "RandomTree", "Recurrent", "SoftBeamTree"),
+    ),
     "beamtree.nn.engine": ("EngineError", "release_memory"),
     "beamtree.nn.topk.operators": ("SoftTopK", "TopK", "onesoft_topk", "plain_topk", "stochastic_topk"),
     "beamtree.trees": ("Tree",),
@@ -43,11 +60,25 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 _SUBMODULES = {"data": "beamtree.data", "interop": "beamtree.nn.interop"}
 
 __all__ = [
+    "BSRP",
+    "CYK",
     "GRC",
+    "NDR",
+    "BalancedTree",
+    "BeamTree",
     "Beams",
+    "CRvNN",
+    "EfficientBeamTree",
+    "Encoder",
     "Encoding",
     "EngineError",
+    "GoldTree",
+    "GumbelTree",
     "Nodes",
+    "OrderedMemory",
+    "RandomTree",
+    "Recurrent",
+    "SoftBeamTree",
     "SoftTopK",
     "TopK",
     "Tree",

@@ -42,10 +42,8 @@ BAD_INPUTS = [
     (
         vectors(B, N, D),
         torch.tensor([True, True]),
-        "lengths is a tensor of torch.bool: it must be a tensor of int64 (or int32)",
+        "the mask has shape (2,): it must be (2, 3), as x has vectors",
     ),
-    (vectors(B, N, D), [3, 3], "lengths is of type list: it must be a tensor of int64 (or int32)"),
-    (vectors(B, N, D), None, "lengths is of type NoneType: it must be a tensor of int64 (or int32)"),
     (
         vectors(B, N, D),
         torch.tensor([3, 3], device="meta"),

@@ -48,7 +48,7 @@ class Nodes(NamedTuple):
     mask: Bool[Tensor, "B K 2N-1"]  # False for padding and for beams that do not exist
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Beams:
     """The trees that were found, best first.
 
@@ -89,13 +89,18 @@ class Beams:
             for tree, probability, made in zip(trees, probabilities[sample], spans[sample], strict=False):
                 total[tree] = total.get(tree, 0.0) + probability
                 merges.setdefault(tree, tuple((start, end) for start, end in made[: len(tree) - 1]))
-            found = (Parse(tree, probability, merges[tree]) for tree, probability in total.items())
+            # Rounding may lift the sum over all beams above 1.
+            found = (Parse(tree, min(probability, 1.0), merges[tree]) for tree, probability in total.items())
             result.append(Parses(sorted(found, key=lambda parse: -parse.probability)))
         return result
 
     def distinct(self, tokens: Sequence[Sequence[str]] | None = None) -> list[list[tuple[Tree, float]]]:
         """The distinct trees of each sample with their probabilities, as in `parses`."""
         return [[(parse.tree, parse.probability) for parse in parses] for parses in self.parses(tokens)]
+
+    def __repr__(self) -> str:
+        B, K = self.log_probs.shape
+        return f"Beams({K} of each of {B} samples, of up to {self.chart.nodes.shape[2] + 1} leaves)"
 
     @cached_property
     def nodes(self) -> Nodes:
@@ -115,9 +120,12 @@ class Beams:
         return Nodes(states * mask.unsqueeze(-1), spans * mask.unsqueeze(-1), mask)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Encoding:
     """The result of an encoder: `state` (B, D), and the beams, or None if the model builds no trees."""
 
     state: Float[Tensor, "B D"]
     beams: Beams | None = None
+
+    def __repr__(self) -> str:
+        return f"Encoding(state={tuple(self.state.shape)} of {self.state.dtype}, beams={self.beams!r})"

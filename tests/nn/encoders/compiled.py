@@ -87,6 +87,16 @@ def check_changes():
     torch.testing.assert_close(torch.compile(encoder, backend="eager")(x, lengths).state, encoder(x, lengths).state)
 
 
+@torch.no_grad()
+def check_lengths():
+    """In all their forms."""
+    torch._dynamo.reset()
+    encoder, (x, lengths) = make("bt-grc").eval(), inputs()
+    other = torch.compile(encoder, backend="eager", fullgraph=True)
+    for given in (lengths, lengths.tolist(), torch.arange(x.shape[1]) < lengths.unsqueeze(1), None):
+        torch.testing.assert_close(other(x, given).state, encoder(x, given).state)
+
+
 if __name__ == "__main__":
     torch._dynamo.config.recompile_limit = COMPILATIONS
     torch._dynamo.config.fail_on_recompile_limit_hit = True
@@ -98,6 +108,7 @@ if __name__ == "__main__":
                 check_operator(name, make(name).eval())
             if name == "bt-grc":
                 check_changes()
+                check_lengths()
                 # This takes longer, and they all break a graph in the same way.
                 check_training(name, Model(make(name)).double(), ["aot_eager"])
         except Exception as error:

@@ -22,6 +22,30 @@ from beamtree.nn.encoders.recurrent import Recurrent
 from beamtree.nn.encoders.soft_beam_tree import SoftBeamTree
 from beamtree.utils.checks import unknown
 
+__all__ = [
+    "BSRP",
+    "CYK",
+    "NDR",
+    "BalancedTree",
+    "BeamTree",
+    "CRvNN",
+    "EfficientBeamTree",
+    "Encoder",
+    "GoldTree",
+    "GumbelTree",
+    "OrderedMemory",
+    "RandomTree",
+    "Recurrent",
+    "SoftBeamTree",
+    "classes",
+    "defaults",
+    "encoder",
+    "encoders",
+    "needs_trees",
+    "options",
+    "register",
+]
+
 # In the paper's order. An entry fixes the arguments that define the model; users set all others.
 _ENCODERS: dict[str, partial[Any]] = {
     "recurrent-grc": partial(Recurrent),

@@ -5,11 +5,11 @@ Letters: B batch, N length, D width of inputs and encodings, S width of a node's
 
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import pad
@@ -79,17 +79,19 @@ class Encoder(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "B N D"],
-        lengths: Int[Tensor, "B"],
+        lengths: "Lengths" = None,
         generator: torch.Generator | None = None,
     ) -> Encoding:
         """
         x: input vectors, right padded.
-        lengths: length of each sample, from 1 to N.
+        lengths: length of each sample, from 1 to N, as a tensor or a list; a boolean mask (B, N) of the vectors that
+            are not padding; or None if there is no padding.
         generator: source of noise and dropout; by default PyTorch's global generator.
         """
         return self._call(self.encode, x, lengths, generator)
 
-    def _call(self, encode: Callable[..., Encoding], x: Tensor, lengths: Tensor, *given: Any) -> Encoding:
+    def _call(self, encode: Callable[..., Encoding], x: Tensor, lengths: "Lengths", *given: Any) -> Encoding:
+        lengths = as_lengths(x, lengths)
         if torch.compiler.is_compiling():  # or exporting
             from beamtree.nn import compiling  # loads Dynamo
 
@@ -157,6 +159,29 @@ class _Encode(nn.Module):
 
 
 _swapping = threading.RLock()  # `functional_call` swaps a module's tensors during a call
+
+
+Lengths = Int[Tensor, "B"] | Bool[Tensor, "B N"] | Sequence[int] | None  # of the samples of a batch
+
+
+def as_lengths(x: Tensor, lengths: Lengths) -> Tensor:
+    """The lengths as a tensor, from whatever form they were given in."""
+    if not isinstance(x, Tensor) or x.dim() != 3:  # an error that `checked` explains
+        return torch.as_tensor(lengths if lengths is not None else [])
+    if lengths is None:
+        return torch.full((len(x),), x.shape[1], device=x.device)
+    if not isinstance(lengths, Tensor):
+        return torch.as_tensor(lengths, device=x.device)
+    if lengths.dtype != torch.bool:
+        return lengths
+    if lengths.shape != x.shape[:2]:
+        raise ValueError(
+            f"the mask has shape {tuple(lengths.shape)}: it must be {tuple(x.shape[:2])}, as x has vectors"
+        )
+    found = lengths.sum(1)
+    if not torch.compiler.is_compiling() and not torch.equal(lengths, inside(found, x.shape[1])):
+        raise ValueError("the mask has padding before or between vectors: inputs must be right padded")
+    return found
 
 
 def inside(lengths: Int[Tensor, "B"], width: int) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from beamtree.nn.beams import Encoding
 from beamtree.nn.cells import function_of, make_cell
-from beamtree.nn.encoders.base import Cost, Encoder, average, in_full, node_dropout
+from beamtree.nn.encoders.base import Cost, Encoder, Lengths, average, in_full, node_dropout
 from beamtree.nn.engine.dispatch import check_engine, select
 from beamtree.nn.engine.forest import TREES, TreeRequest
 from beamtree.nn.engine.merges import Merges, from_times, from_trees
@@ -136,7 +136,7 @@ class GoldTree(GivenTree):
     def forward(
         self,
         x: Float[Tensor, "B N D"],
-        lengths: Int[Tensor, "B"],
+        lengths: Lengths = None,
         generator: torch.Generator | None = None,
         trees: Sequence[Tree | str] | None = None,
     ) -> Encoding:
