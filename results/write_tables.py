@@ -4,13 +4,16 @@ Between `<!-- runs: FOLDER -->` and `<!-- end -->` stands what `beamtree report 
 figures there come from the files in that folder.
 """
 
+import json
 import re
+import statistics
 from pathlib import Path
 
 from beamtree import report
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/results.md"
+ORIGINAL = "near-iid-original.json"
 BLOCK = re.compile(r"(<!-- runs: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -22,7 +25,18 @@ def with_tables(page: str) -> str:
 def tables(folder: str) -> str:
     found = report.find([str(ROOT / folder)])
     text = report.markdown(report.tables(found.runs, mean=False))
-    return re.sub(r"^## .*\n\n", "", text)
+    return re.sub(r"^## .*\n\n", "", text) + originals(ROOT / folder)
+
+
+def originals(folder: Path) -> str:
+    """A sentence on the original file of near-IID, where runs were evaluated on it: `near-iid-original.json`."""
+    scores: dict[str, list[float]] = {}
+    for path in sorted(folder.glob(f"*/{ORIGINAL}")):
+        scores.setdefault(path.parent.name.rpartition("-seed")[0], []).append(json.loads(path.read_text())["accuracy"])
+    if not scores:
+        return ""
+    medians = (f"`{name}` {100 * statistics.median(values):.2f}" for name, values in scores.items())
+    return f"\nOn the original near-IID file, 10,000 expressions, the median is: {', '.join(medians)}.\n"
 
 
 if __name__ == "__main__":

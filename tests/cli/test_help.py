@@ -41,5 +41,7 @@ def test_the_list_of_commands_has_the_first_line_of_each_ones_help(name):
 def test_an_unknown_command_is_one_line():
     result = CliRunner().invoke(cli.app, ["trian"], prog_name="beamtree")
     assert result.exit_code == 2
-    assert result.stderr.splitlines() == ["error: No such command 'trian'. (see 'beamtree --help')"]
+    assert result.stderr.splitlines() == [
+        "error: No such command 'trian'. Did you mean 'train'? (see 'beamtree --help')"
+    ]
     assert "--install-completion" in CliRunner().invoke(cli.app, ["--help"], prog_name="beamtree").stdout

@@ -30,13 +30,14 @@ class Program(Group):
 
     is_listing = False  # whether the help of all commands is printed
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = {name: TyperCommand(name, help=text) for name, text in COMMANDS.items()}  # in their places
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
-            return None
-        return TyperCommand(cmd_name, help=COMMANDS[cmd_name]) if self.is_listing else load_command(cmd_name)
+        if self.is_listing or cmd_name not in COMMANDS:
+            return self.commands.get(cmd_name)
+        return load_command(cmd_name)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         self.is_listing = True

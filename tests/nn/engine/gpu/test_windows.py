@@ -16,7 +16,7 @@ def random(*shape, seed, dtype):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(DEVICE, dtype)
 
 
-def compare(existence, dim=3, seed=0, dtype=torch.float64, atol=1e-12):
+def compare(existence, dim=3, seed=0, dtype=torch.float64, atol=1e-12, by_existence=True):
     """Of the same values on both sides and of others on each; gradients of all that goes in. What does not exist has
     no gradient that anything depends on."""
     existence = torch.tensor(existence, device=DEVICE, dtype=dtype).requires_grad_()
@@ -30,20 +30,28 @@ def compare(existence, dim=3, seed=0, dtype=torch.float64, atol=1e-12):
         found = [average(each) for each in values]
         loss = sum((slope * one).sum() for slope, one in zip(slopes, found, strict=True))
         d_existence, *d_values = torch.autograd.grad(loss, (existence, *values))
-        results.append([*found, d_existence * (existence > 0), *d_values])
+        results.append([*found, *([d_existence * (existence > 0)] if by_existence else []), *d_values])
     for expected, one in zip(*results, strict=True):
         torch.testing.assert_close(one, expected, atol=atol, rtol=atol)
 
 
-@given(
-    st.lists(st.sampled_from([0.0, 1.0, 0.5]) | st.floats(1e-3, 1), min_size=1, max_size=12),
-    st.integers(1, 5),
-    st.integers(0, 99),
-)
-@settings(max_examples=15)
+# Where a window ends on an edge up to rounding, which of the two one-sided derivatives is taken depends on the order of
+# summation, so fractions and whole numbers are not mixed: sums of the latter are exact.
+exact = st.lists(st.sampled_from([0.0, 1.0, 0.5]), min_size=1, max_size=12)
+fractions = st.lists(st.just(0.0) | st.floats(1e-3, 0.999), min_size=1, max_size=12)
+
+
+@given(exact | fractions, st.integers(1, 5), st.integers(0, 99))
+@settings(max_examples=25)
 def test_averages_and_gradients_are_those_by_matrices(existence, dim, seed):
     """Also where windows end between two positions, and where positions do not exist."""
     compare([existence, existence[::-1]], dim, seed)
+
+
+@given(st.lists(st.sampled_from([0.0, 1.0, 0.5]) | st.floats(1e-3, 1), min_size=1, max_size=12), st.integers(1, 5))
+@settings(max_examples=10)
+def test_averages_of_whole_positions_and_parts(existence, dim):
+    compare([existence, existence[::-1]], dim, by_existence=False)
 
 
 @pytest.mark.parametrize(("dim", "length"), [(1, 36), (3, 12)], ids=["sixteen-at-once", "two-at-once"])
