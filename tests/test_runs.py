@@ -244,3 +244,15 @@ def test_the_environment_has_versions_and_hardware_in_json():
     assert found["versions"]["torch"] == torch.__version__
     assert found["device"]
     assert found["threads"] == torch.get_num_threads()
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_files_have_the_permissions_of_the_users_other_files(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        runs.write_atomically(tmp_path / "file", "text")
+        (tmp_path / "other").write_text("text")
+        assert os.umask(umask) == umask
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == (tmp_path / "other").stat().st_mode & 0o777 == mode

@@ -220,11 +220,18 @@ def write_atomically(path: Folder, content: bytes | str) -> None:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())  # a rename may otherwise outlive a power cut that the data does not
-            os.chmod(temporary, 0o644)  # temporary files are private, a run is not
+            os.chmod(temporary, 0o666 & ~_umask())  # temporary files are private, a run is what the user's files are
             os.replace(temporary, path)
         except BaseException:
             os.unlink(temporary)
             raise
+
+
+def _umask() -> int:
+    """The permissions that new files do not get. They can be read only by setting them."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
 
 
 @contextlib.contextmanager

@@ -54,7 +54,7 @@ def shipped(tmp_path, monkeypatch):
 def test_models_lists_all_there_is_to_load_and_to_train(shipped, encoder_rows):
     shown = printed()
     lines = [line.split() for line in shown.splitlines()]
-    assert ["listops-shipped", "bt-lstm", "listops"] in lines
+    assert ["listops-shipped", "bt-lstm", "listops", "not", "known"] in lines
     for name, row in encoder_rows.items():
         [line] = [line for line in lines if line[:2] == [name, f"{row['parameters']:,}"]]
         assert " ".join(line[2:]) == " ".join((*row["cost"].values(), row["paper"]))
@@ -74,7 +74,8 @@ def test_models_without_a_shipped_one_has_no_table_of_them(tmp_path, monkeypatch
 
 def test_json_holds_the_same_and_all_of_the_encoders(shipped):
     report = json.loads(printed("--json"))
-    assert report["models"] == [{"name": "listops-shipped", "encoder": "bt-lstm", "recipe": "listops"}]
+    [model] = report["models"]
+    assert model == {"name": "listops-shipped", "encoder": "bt-lstm", "recipe": "listops", "accuracies": {}}
     assert list(report["encoders"]) == beamtree.encoders()
     for name, row in report["encoders"].items():
         assert (row["name"], row["about"][-1]) == (name, ".")
@@ -96,8 +97,26 @@ def test_an_encoders_page_tells_all_of_it(name, encoder_rows):
     for text in (row["paper"], f"{row['parameters']:,} at dim {DIM}", *row["cost"].values()):
         assert text in shown
     assert {word.removesuffix(",") for word in shown.split()} >= set(row["recipes"])
-    lines = [line.split() for line in shown.splitlines()]
-    assert all([option, *str(value).split()] in lines for option, value in row["options"].items())
+    words = " ".join(shown.split())
+    for option, value in row["options"].items():
+        assert row["explained"][option]
+        assert f"{option} {value} {row['explained'][option]}" in words
+
+
+def test_a_models_page_has_its_accuracies():
+    shown = printed("listops-bt-grc")
+    results = beamtree.load("listops-bt-grc").results["splits"]
+    assert shown.startswith("listops-bt-grc: bt-grc, trained by the recipe listops\n")
+    for split, scores in results.items():
+        assert re.search(rf"{split} +{100 * scores['accuracy']:.2f} %", shown)
+    assert json.loads(printed("listops-bt-grc", "--json"))["accuracies"].keys() == results.keys()
+    assert f"{100 * next(iter(results.values()))['accuracy']:.2f} % on {next(iter(results))}" in printed()
+
+
+@every_encoder
+def test_every_option_is_explained(name):
+    row = json.loads(printed(name, "--json"))
+    assert set(row["explained"]) == set(row["options"])
 
 
 def test_defaults_are_those_of_the_model_and_not_of_its_class():

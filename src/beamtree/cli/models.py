@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 import textwrap
 from typing import Annotated, Any
 
@@ -24,7 +25,9 @@ LETTERS = "N words, width D, K beams or samples (1 in gumbel-tree); other names 
 
 
 def models_command(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="One encoder, with its options.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One encoder, with its options, or one of the models.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """List the models that come with beamtree, its encoders and its recipes.
@@ -34,9 +37,12 @@ def models_command(
     backward.
     """
     if name is not None:
-        row = _encoder(name, _recipes())
+        models = {model["name"]: model for model in _shipped()}
+        row = models[name] if name in models else _encoder(name, _recipes())
         if as_json:
             typer.echo(json.dumps(row, indent=2, ensure_ascii=False))
+        elif name in models:
+            _print_model(row)
         else:
             _print_encoder(row)
         return
@@ -47,9 +53,10 @@ def models_command(
         typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
         return
     if shipped:
-        table = make_table("model", "encoder", "recipe", left=("model", "encoder", "recipe"))
+        table = make_table("model", "encoder", "recipe", "accuracy", left=("model", "encoder", "recipe", "accuracy"))
         for model in shipped:
-            table.add_row(model["name"], model["encoder"], model["recipe"])
+            tested = [f"{100 * accuracy:.2f} % on {split}" for split, accuracy in model["accuracies"].items()]
+            table.add_row(model["name"], model["encoder"], model["recipe"], tested[0] if tested else "not known")
         print_table(table)
         typer.echo()
     costs = ("cells", "steps", "memory")
@@ -57,7 +64,7 @@ def models_command(
     for row in known.values():
         table.add_row(row["name"], f"{row['parameters']:,}", *row["cost"].values(), row["paper"])
     print_table(table)
-    typer.echo(f"\n{LETTERS}.\n'beamtree models NAME' tells more of an encoder.\n")
+    typer.echo(f"\n{LETTERS}.\n'beamtree models NAME' tells more of a model or an encoder.\n")
     list_recipes()
 
 
@@ -86,8 +93,19 @@ def _encoder(name: str, trained: list[dict[str, Any]]) -> dict[str, Any]:
         "counted": {"dim": DIM, "recipe": counted, "options": given},
         "cost": made.cost._asdict(),
         "options": options,
+        "explained": {option: text for option, text in explanations(type(made)).items() if option in options},
         "recipes": known,
     }
+
+
+def explanations(kind: type) -> dict[str, str]:
+    """What each argument of a class is, from the docstring of its constructor: "name: text" or "name, name: text"."""
+    found: dict[str, str] = {}
+    text = inspect.getdoc(kind.__init__) or ""  # type: ignore[misc]
+    for entry in re.split(r"\n(?=\S)", text):
+        names, _, about = entry.partition(": ")
+        found |= dict.fromkeys(names.split(", "), " ".join(about.split()))
+    return found
 
 
 def _print_encoder(row: dict[str, Any]) -> None:
@@ -103,11 +121,22 @@ def _print_encoder(row: dict[str, Any]) -> None:
     for key, text in lines.items():
         typer.echo(textwrap.fill(f"{key:12}{text}", 100, subsequent_indent=12 * " ", break_on_hyphens=False))
     typer.echo(f"\n{LETTERS}.\n")
-    table = make_table("option", "default", left=("option", "default"))
-    table.add_row("dim", "the width of words and states, which must be given")
-    for option, value in row["options"].items():
-        table.add_row(option, str(value))
-    print_table(table)
+    rows = {"dim": ("required", "width D of inputs and encodings")}
+    rows |= {option: (str(value), row["explained"].get(option, "")) for option, value in row["options"].items()}
+    for option, (default, about) in rows.items():
+        indent = 28 * " "
+        typer.echo(textwrap.fill(about, 100, initial_indent=f"{option:16}{default:12}", subsequent_indent=indent))
+
+
+def _print_model(row: dict[str, Any]) -> None:
+    typer.echo(f"{row['name']}: {row['encoder']}, trained by the recipe {row['recipe']}\n")
+    table = make_table("split", "accuracy", left=("split",))
+    for split, accuracy in row["accuracies"].items():
+        table.add_row(split, f"{100 * accuracy:.2f} %")
+    if row["accuracies"]:
+        print_table(table)
+        typer.echo()
+    typer.echo(f"beamtree.load({row['name']!r}), or: beamtree parse {row['name']} TEXT")
 
 
 def _recipes() -> list[dict[str, Any]]:
@@ -122,11 +151,14 @@ def _recipes() -> list[dict[str, Any]]:
     ]
 
 
-def _shipped() -> list[dict[str, str]]:
+def _shipped() -> list[dict[str, Any]]:
     from beamtree import pretrained  # with all that a hub needs, which the other commands do without
 
-    configs = {name: pretrained.load(name).config for name in pretrained.shipped()}
-    return [
-        {"name": name, "encoder": config.settings.encoder.name, "recipe": config.settings.recipe}
-        for name, config in configs.items()
-    ]
+    found = []
+    for name in pretrained.shipped():
+        model = pretrained.load(name)
+        settings, splits = model.config.settings, (model.results or {}).get("splits", {})
+        accuracies = {split: scores["accuracy"] for split, scores in splits.items()}
+        row = {"name": name, "encoder": settings.encoder.name, "recipe": settings.recipe, "accuracies": accuracies}
+        found.append(row)
+    return found
