@@ -75,7 +75,7 @@ def test_show_says_what_is_missing_and_where_to_get_it():
 def test_show_takes_originals_from_a_folder(folders, monkeypatch):
     monkeypatch.delenv("BEAMTREE_DATA")
     assert "missing:" in printed("show", "sst5")
-    assert "missing:" not in printed("show", "sst5", "--from", str(folders / "originals"))
+    assert "missing:" not in printed("show", "sst5", "--data-dir", str(folders / "originals"))
 
 
 def test_show_passes_the_tasks_options_on():
@@ -93,7 +93,7 @@ def test_show_reads_ones_own_file(folders):
 
 def test_get_takes_originals_from_a_folder_so_that_they_are_found_again(folders, monkeypatch):
     monkeypatch.delenv("BEAMTREE_DATA")
-    printed("get", "sst5", "--from", str(folders / "originals"))
+    printed("get", "sst5", "--data-dir", str(folders / "originals"))
     assert json.loads(printed("show", "sst5", "--json"))["splits"]["train"]["samples"] == 8
 
 
@@ -140,11 +140,11 @@ def test_cache_lists_and_clears(folders):
         (["show", "sst5", "--set", "seed=1"], "unknown option 'seed'"),
         (["show", "listops", "--set", "seed=x"], "must be an integer"),
         (["show", "listops", "--set", "seed"], "name=value"),
-        (["show", "sst5", "--from", "nowhere"], "nowhere is not a folder"),
+        (["show", "sst5", "--data-dir", "nowhere"], "nowhere is not a folder"),
         (["show", "sst5", "--examples", "-1"], "at least 0"),
         (["get", "listops-dg"], "is generated"),
         (["get", "nothing"], "unknown task or source"),
-        (["get", "imdb", "--from", "originals"], "imdb is not in originals"),
+        (["get", "imdb", "--data-dir", "originals"], "imdb is not in originals"),
         (["make", "listops", "d20", "--out", "x.tsv"], "d20s-train"),
         (["make", "listops", "lra", "--out", "no/x.tsv"], "there is no folder no"),
         (["make", "listops", "lra", "--out", "x.tsv", "--count", "-1"], "count must not be negative"),

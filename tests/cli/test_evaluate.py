@@ -108,7 +108,7 @@ def test_the_datas_options_are_the_models_and_can_be_changed():
 def test_originals_are_looked_for_in_the_folders_given(folders, monkeypatch):
     monkeypatch.delenv("BEAMTREE_DATA")
     assert invoke("model", "--split", "near-iid").exit_code == 2
-    printed("model", "--split", "near-iid", "--data-root", str(folders / "originals"))
+    printed("model", "--split", "near-iid", "--data-dir", str(folders / "originals"))
 
 
 def test_the_batch_size_is_a_limit(monkeypatch):

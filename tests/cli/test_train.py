@@ -25,7 +25,7 @@ encoders:
   bt-grc: {options: {beam_size: 2}}
   bt-lstm: {options: {beam_size: 2}}
 """
-TOY = ("toy.yaml", "--accelerator", "cpu")
+TOY = ("toy.yaml", "--device", "cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def test_resume_needs_the_folder_alone(folder):
     labels = ("a", "b", "c")
     Path("begun").mkdir()
     runs.write_config("begun", runs.Config(settings, labels, pair=False, closed_vocabulary=False))
-    result = invoke("--resume", "begun", "--accelerator", "cpu", "--quiet")
+    result = invoke("--resume", "begun", "--device", "cpu", "--quiet")
     assert (result.exit_code, result.stderr) == (0, "")
     assert runs.read_results("begun")["splits"] == {}
 
@@ -88,7 +88,20 @@ def test_resume_needs_the_folder_alone(folder):
 def test_options_are_passed_on(asked):
     result = invoke(
         *("toy.yaml", "-e", "bt-lstm", "--seed", "4", "--set", "optimizer.lr=5e-4", "--precision", "bf16"),
-        *("--out", "x", "--devices", "2", "--nodes", "3", "--data", "a", "--data", "b", "--checkpoint-minutes", "1.5"),
+        *(
+            "--out",
+            "x",
+            "--devices",
+            "2",
+            "--nodes",
+            "3",
+            "--data-dir",
+            "a",
+            "--data-dir",
+            "b",
+            "--checkpoint-minutes",
+            "1.5",
+        ),
     )
     assert result.exit_code == 0, result.stderr
     (call,) = asked
@@ -96,7 +109,7 @@ def test_options_are_passed_on(asked):
     assert (settings.encoder.name, settings.seed, settings.optimizer.lr) == ("bt-lstm", 4, 5e-4)
     assert settings.training.precision == "bf16"
     assert call == {
-        **{"folder": Path("x"), "devices": 2, "nodes": 3, "accelerator": "auto", "checkpoint_minutes": 1.5},
+        **{"folder": Path("x"), "devices": 2, "nodes": 3, "device": "auto", "checkpoint_minutes": 1.5},
         **{"progress": True, "roots": [Path("a"), Path("b")]},
     }
 
@@ -173,7 +186,7 @@ def test_the_help_shows_examples_that_are_valid(asked, monkeypatch):
         (["listops", "--at-once", "0"], "--at-once is 0"),
         (["listops", "--devices", "0"], "devices is 0"),
         (["listops", "--seeds", "2", "--devices", "0"], "devices is 0"),
-        (["listops", "--accelerator", "gpu"], "known: auto, cpu, cuda"),
+        (["listops", "--device", "gpu"], "unknown device 'gpu' (did you mean 'cuda'?); known: auto, cpu, cuda"),
         (["listops", "--checkpoint-minutes", "-1"], "checkpoint_minutes is -1.0"),
         (["listops", "--out", "data"], "data is not empty, and no run"),
         (["--resume", "nowhere"], "there is no such folder"),

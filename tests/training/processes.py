@@ -44,7 +44,7 @@ def wait(*children: int) -> None:
 
 def begin(data: Path, folder: Path, devices: int = 1, **changes: Any) -> None:
     settings = toy_settings(data, training__max_epochs=EPOCHS, training__patience=9, **changes)
-    train(settings, folder, accelerator="cpu", devices=devices, progress=False, checkpoint_steps=2)
+    train(settings, folder, device="cpu", devices=devices, progress=False, checkpoint_steps=2)
 
 
 def kill(data: Path, folder: Path) -> None:

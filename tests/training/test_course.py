@@ -42,7 +42,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def run(folder: Path, data: Path, **changes: Any) -> dict[str, Any]:
     settings = toy_settings(data, **{"training__max_epochs": 20, **changes})
-    return train(settings, folder, accelerator="cpu", progress=False)
+    return train(settings, folder, device="cpu", progress=False)
 
 
 def test_a_gain_is_more_than_a_ten_thousandth():

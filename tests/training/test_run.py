@@ -42,7 +42,7 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def begin(data: Path, folder: Path, **changes: Any) -> dict[str, Any]:
-    return train(toy_settings(data, **changes), folder, accelerator="cpu", progress=False, checkpoint_steps=1)
+    return train(toy_settings(data, **changes), folder, device="cpu", progress=False, checkpoint_steps=1)
 
 
 class Stop(BaseException):
@@ -143,7 +143,7 @@ def test_an_epoch_that_had_no_checkpoint_is_gone_over_again(whole, data, tmp_pat
     with stopped_at(4, before=True):
         begin(data, tmp_path / "run")
     assert len(metrics(tmp_path / "run")) == 1
-    resume(tmp_path / "run", accelerator="cpu", progress=False)
+    resume(tmp_path / "run", device="cpu", progress=False)
     assert outcome(tmp_path / "run") == outcome(whole)
 
 
@@ -217,7 +217,7 @@ def test_asked_to_stop_it_writes_a_checkpoint_first(number, times, error, last, 
     with pytest.MonkeyPatch.context() as patch:
         ask_to_stop(patch, number, times)
         with pytest.raises(error):
-            train(toy_settings(data), folder, accelerator="cpu", progress=False)  # checkpoints after minutes only
+            train(toy_settings(data), folder, device="cpu", progress=False)  # checkpoints after minutes only
     assert signal.getsignal(number) is handler
     assert checkpoints.all_of(folder / runs.CHECKPOINTS)[-1].name == last
     begin(data, folder)
@@ -234,7 +234,7 @@ def test_checkpoints_are_written_after_minutes_and_epochs(minutes, expected, dat
 
     monkeypatch.setattr(CheckpointFiles, "save_checkpoint", counting)
     settings = toy_settings(data, training__max_epochs=1)
-    train(settings, tmp_path / "run", accelerator="cpu", progress=False, checkpoint_minutes=minutes)
+    train(settings, tmp_path / "run", device="cpu", progress=False, checkpoint_minutes=minutes)
     assert len(saved) == expected
 
 
@@ -245,7 +245,7 @@ def test_on_another_number_of_devices_other_random_numbers_are_told_of(data, tmp
     checkpoint = files.load_checkpoint(path)
     checkpoint["callbacks"]["Saving"]["random"] *= 2
     files.save_checkpoint(checkpoint, path)
-    train(toy_settings(data), tmp_path / "run", accelerator="cpu")
+    train(toy_settings(data), tmp_path / "run", device="cpu")
     assert capsys.readouterr().err.startswith("the run was begun on 2 devices and goes on with 1: ")
 
 
@@ -294,7 +294,7 @@ def test_pairs_with_vectors_that_stay_as_they_are(tmp_path):
     data = write_data(tmp_path / "data", pairs=True)
     (tmp_path / "glove.6B.50d.txt").write_text("".join(f"{word}{f' {n}.5' * 50}\n" for n, word in enumerate("abc")))
     settings = toy_settings(data, data__vectors="glove-6b", model__dim=50, training__max_epochs=2)
-    results = train(settings, tmp_path / "run", accelerator="cpu", progress=False, roots=[tmp_path])
+    results = train(settings, tmp_path / "run", device="cpu", progress=False, roots=[tmp_path])
     model = pretrained.load(tmp_path / "run")
     assert results["best_epoch"] > 0
     place = model.vocabulary.ids(["c"])[0]
@@ -305,7 +305,7 @@ def test_pairs_with_vectors_that_stay_as_they_are(tmp_path):
 def test_what_is_trained_learns(data, tmp_path):
     changes = {**PLAIN, "model__dim": 12, "optimizer__lr": 0.1, "training__select": "loss"}
     settings = toy_settings(data, **changes, training__max_epochs=8)
-    results = train(settings, tmp_path / "run", accelerator="cpu", progress=False)
+    results = train(settings, tmp_path / "run", device="cpu", progress=False)
     lines = metrics(tmp_path / "run")
     assert lines[-1]["train_loss"] < 0.7 * lines[0]["train_loss"]
     assert results["dev"]["loss"] < lines[0]["dev_loss"]
@@ -314,7 +314,7 @@ def test_what_is_trained_learns(data, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"accelerator": "tpu"}, "unknown accelerator 'tpu' .did you mean 'cpu'.*; known: auto, cpu, cuda"),
+        ({"device": "tpu"}, "unknown device 'tpu' .did you mean 'cpu'.*; known: auto, cpu, cuda"),
         ({"devices": 0}, "devices is 0: it must be an integer of at least 1"),
         ({"nodes": 0}, "nodes is 0"),
         ({"checkpoint_steps": 0}, "checkpoint_steps is 0"),
@@ -330,11 +330,11 @@ def test_wrong_options_are_refused(options, message, data, tmp_path):
 @pytest.mark.skipif(torch.cuda.device_count() > 8, reason="needs fewer GPUs")
 def test_more_gpus_than_there_are_are_refused(data, tmp_path):
     with pytest.raises(ValueError, match=r"devices is 9: there are \d CUDA devices; choose fewer"):
-        train(toy_settings(data), tmp_path / "run", accelerator="cuda", devices=9)
+        train(toy_settings(data), tmp_path / "run", device="cuda", devices=9)
 
 
 def test_a_line_tells_of_each_epoch(data, tmp_path, capsys):
-    train(toy_settings(data, training__max_epochs=2), tmp_path / "run", accelerator="cpu")
+    train(toy_settings(data, training__max_epochs=2), tmp_path / "run", device="cpu")
     told = capsys.readouterr().err.splitlines()
     assert [line[:9] for line in told] == ["epoch 1/2", "epoch 2/2"]
     assert all("dev loss" in line and "samples/s" in line for line in told)

@@ -17,7 +17,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_bar_has_loss_accuracy_and_speed(terminal, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("BEAMTREE_CACHE", str(tmp_path / "cache"))
     settings = toy_settings(write_data(tmp_path / "data"), training__max_epochs=1)
-    train(settings, tmp_path / "run", accelerator="cpu")
+    train(settings, tmp_path / "run", device="cpu")
     shown = capsys.readouterr().err
     assert "epoch 1/1  train loss" in shown
     for text in ("epoch 1/1", "7/7", "loss", "accuracy", "samples/s", "dev", "test"):

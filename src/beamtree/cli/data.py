@@ -24,7 +24,7 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(help="A task (see 'beamtree data list'), or the path of your own data.")]
-From = Annotated[Path | None, typer.Option("--from", help="The folder with the originals.")]
+From = Annotated[Path | None, typer.Option("--data-dir", help="The folder with the originals.")]
 Settings = Annotated[list[str], typer.Option("--set", help="An option of the task, as seed=1; repeatable.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
@@ -136,11 +136,11 @@ def _print_splits(data: Data, found: dict[str, dict[str, Any]]) -> None:
         typer.echo(f"\nmissing: {message}")
 
 
-@app.command("get", epilog="Examples:\n\n  beamtree data get sst5\n\n  beamtree data get imdb --from ~/Downloads")
+@app.command("get", epilog="Examples:\n\n  beamtree data get sst5\n\n  beamtree data get imdb --data-dir ~/Downloads")
 def get_command(
     name: Annotated[str, typer.Argument(help=f"A task, or a source: {', '.join(SOURCES)}.")],
     origin: Annotated[
-        Path | None, typer.Option("--from", help="Take the originals from this folder instead of downloading them.")
+        Path | None, typer.Option("--data-dir", help="Take the originals from this folder instead of downloading them.")
     ] = None,
 ) -> None:
     """Get the originals of a task: download them from their authors' addresses, or take them from a folder.

@@ -36,7 +36,7 @@ DataOption = Annotated[
 ]
 SettingsOption = Annotated[list[str], typer.Option("--set", help="An option of the data, as seed=1; repeatable.")]
 RootsOption = Annotated[
-    list[Path], typer.Option("--data-root", help="A folder with the originals of the task; repeatable.")
+    list[Path], typer.Option("--data-dir", help="A folder with the originals of the task; repeatable.")
 ]
 
 

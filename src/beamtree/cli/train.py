@@ -51,11 +51,11 @@ def train_command(
         ),
     ] = None,
     roots: Annotated[
-        list[Path], typer.Option("--data", help="A folder with the originals of the data; repeatable.")
+        list[Path], typer.Option("--data-dir", help="A folder with the originals of the data; repeatable.")
     ] = [],
     devices: Annotated[int, typer.Option(help="GPUs, or processes on the CPU, that share each step.")] = 1,
     nodes: Annotated[int, typer.Option(help="Machines with so many devices each.")] = 1,
-    accelerator: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     at_once: Annotated[int, typer.Option(help="Runs side by side, of several.")] = 1,
     checkpoint_minutes: Annotated[
         float, typer.Option(help="Between checkpoints; each epoch ends with one anyway.")
@@ -79,7 +79,7 @@ def train_command(
     check_integer("--seeds", seeds, at_least=1)
     check_integer("--at-once", at_once, at_least=1)
     options: dict[str, Any] = {
-        **{"devices": devices, "nodes": nodes, "accelerator": accelerator},
+        **{"devices": devices, "nodes": nodes, "device": device},
         **{"checkpoint_minutes": checkpoint_minutes},
     }
     if resume is not None:
@@ -100,7 +100,7 @@ def train_command(
         found = [_train(*plan[0], options, roots, quiet or as_json, resumed=resume is not None)]
     else:
         arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-        arguments += [f"--set={change}" for change in changes] + [f"--data={root}" for root in roots]
+        arguments += [f"--set={change}" for change in changes] + [f"--data-dir={root}" for root in roots]
         found = _sweep(plan, options, [str(recipe), *arguments], at_once, quiet or as_json)
     _print(plan, found, as_json)
     if len(plan) > 1 and not all(found):
@@ -138,11 +138,11 @@ def _sweep(
     plan: list[tuple[Settings, Path]], options: dict[str, Any], arguments: list[str], at_once: int, quiet: bool
 ) -> list[dict[str, Any]]:
     """The results of each run, empty of one that failed. The arguments are those that all runs have."""
-    from beamtree.training.run import checked_accelerator
+    from beamtree.training.run import checked_device
     from beamtree.training.screen import Screen
     from beamtree.training.sweep import Job, run_all
 
-    checked_accelerator(**options)  # once, and not by every run
+    checked_device(**options)  # once, and not by every run
     jobs = []
     for settings, folder in plan:
         own = [f"--encoder={settings.encoder.name}", f"--seed={settings.seed}", f"--out={folder}"]

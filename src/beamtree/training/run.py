@@ -37,7 +37,7 @@ from beamtree.training.saving import Saving, Stopped
 from beamtree.training.screen import Bar, Screen
 from beamtree.utils.checks import check_choice, check_integer
 
-ACCELERATORS = ("auto", "cpu", "cuda")
+DEVICES = ("auto", "cpu", "cuda")
 
 
 def train(
@@ -46,7 +46,7 @@ def train(
     *,
     devices: int = 1,
     nodes: int = 1,
-    accelerator: str = "auto",
+    device: str = "auto",
     progress: bool = True,
     roots: Roots | None = None,
     checkpoint_minutes: float = 5.0,
@@ -55,7 +55,7 @@ def train(
     """Train a model by these settings into a folder, which then holds it; the results on its test splits.
 
     devices: of each of the `nodes`; the samples of a step are shared among them all.
-    accelerator: "cpu", "cuda", or "auto", the better one that is there.
+    device: "cpu", "cuda", or "auto", the better one that is there.
     roots: folders with the originals of the data, as for `beamtree.data.load`.
     checkpoint_minutes: between two checkpoints; each epoch ends with one anyway. `checkpoint_steps` counts the
         optimiser's steps instead.
@@ -63,7 +63,7 @@ def train(
     With several devices only the first process has the results; the others return an empty dict.
     """
     folder = Path(folder)
-    accelerator = checked_accelerator(devices, nodes, accelerator, checkpoint_minutes)
+    device = checked_device(devices, nodes, device, checkpoint_minutes)
     if checkpoint_steps is not None:
         check_integer("checkpoint_steps", checkpoint_steps, at_least=1)
     if is_finished(folder, settings):
@@ -76,14 +76,14 @@ def train(
         materials = prepare(settings, roots, screen.show, screen.tell)
         screen.clear()
         if first:
-            settle(folder, materials, accelerator)
+            settle(folder, materials, device)
         begin = checkpoints.newest(folder / runs.CHECKPOINTS, screen.warn)
         course = Course(settings.training, folder, screen)
         saving = Saving(
             folder / runs.CHECKPOINTS, settings.seed, checkpoint_minutes, checkpoint_steps, begin, screen.tell
         )
         callbacks = [course, Bar(screen, settings.training.max_epochs), saving]  # in this order
-        trainer = _make_trainer(settings, folder, accelerator, devices, nodes, callbacks)
+        trainer = _make_trainer(settings, folder, device, devices, nodes, callbacks)
         checkpoints.seed_all(settings.seed)  # all ranks have the same weights
         model = build(materials.config, len(materials.vocabulary), materials.vectors)
         with _matrix_precision(settings.training.precision), _quiet_lightning():
@@ -114,23 +114,23 @@ def _is_first() -> bool:
     return not getattr(rank_zero_only, "rank", 0)
 
 
-def checked_accelerator(devices: int, nodes: int, accelerator: str, checkpoint_minutes: float) -> str:
+def checked_device(devices: int, nodes: int, device: str, checkpoint_minutes: float) -> str:
     """ "cpu" or "cuda", of options of `train` that are all as they should be."""
-    check_choice("accelerator", accelerator, ACCELERATORS)
+    check_choice("device", device, DEVICES)
     check_integer("devices", devices, at_least=1)
     check_integer("nodes", nodes, at_least=1)
     if not checkpoint_minutes >= 0:
         raise ValueError(f"checkpoint_minutes is {checkpoint_minutes!r}: it must be a number of at least 0")
     there = torch.cuda.device_count()
-    if accelerator == "auto":
-        accelerator = "cuda" if there else "cpu"
-    if accelerator == "cuda" and devices > there:
-        raise ValueError(f"devices is {devices}: there are {there} CUDA devices; choose fewer, or accelerator 'cpu'")
-    return accelerator
+    if device == "auto":
+        device = "cuda" if there else "cpu"
+    if device == "cuda" and devices > there:
+        raise ValueError(f"devices is {devices}: there are {there} CUDA devices; choose fewer, or device 'cpu'")
+    return device
 
 
 def _make_trainer(
-    settings: Settings, folder: Path, accelerator: str, devices: int, nodes: int, callbacks: list[L.Callback]
+    settings: Settings, folder: Path, device: str, devices: int, nodes: int, callbacks: list[L.Callback]
 ) -> L.Trainer:
     """Without what costs time in each step and is not needed: bars, summaries, and logs of its own."""
     training = settings.training
@@ -140,7 +140,7 @@ def _make_trainer(
         strategy = DDPStrategy(find_unused_parameters=True)
     with _quiet_lightning():
         return L.Trainer(
-            accelerator=accelerator,
+            accelerator=device,
             devices=devices,
             num_nodes=nodes,
             strategy=strategy,

@@ -9,11 +9,13 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
+SYNONYMS = {"gpu": "cuda"}  # words for other words, which their letters do not tell
+
 
 def unknown(kind: str, value: object, known: Iterable[str]) -> str:
     """'unknown encoder 'bt-gcr' (did you mean 'bt-grc'?); known: …'"""
     names = list(known)
-    close = difflib.get_close_matches(str(value), names, n=1)
+    close = difflib.get_close_matches(SYNONYMS.get(str(value), str(value)), names, n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     return f"unknown {kind} {value!r}{hint}; known: {', '.join(names)}"
 
