@@ -18,6 +18,7 @@ from beamtree.evaluation import evaluate_model
 from beamtree.training import checkpoints, resume, train
 from beamtree.training import run as run_module
 from beamtree.training.checkpoints import CheckpointFiles
+from beamtree.training.folder import is_finished
 from training.toy_runs import PLAIN, metrics, outcome, toy_settings, write_data
 
 
@@ -346,3 +347,13 @@ def test_training_in_a_thread_leaves_signals_alone(data, tmp_path):
     thread.start()
     thread.join()
     assert found[0]["epochs"] == 1
+
+
+def test_only_the_first_of_several_processes_refuses_a_folder(data: Path, whole: Path, tmp_path: Path) -> None:
+    """Another one may look between two writes of the first: at a folder with a vocabulary and no config yet."""
+    settings = toy_settings(data)
+    (tmp_path / runs.VOCABULARY).write_text("[]")
+    with pytest.raises(ValueError, match="is not empty, and no run"):
+        is_finished(tmp_path, settings)
+    assert not is_finished(tmp_path, settings, first=False)
+    assert is_finished(whole, settings, first=False)

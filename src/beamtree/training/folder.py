@@ -19,8 +19,14 @@ except ImportError:  # Windows
 _LOCK = ".lock"
 
 
-def is_finished(folder: Path, settings: Settings) -> bool:
-    """Whether a run of these settings is there and done; other settings, or other files, are refused."""
+def is_finished(folder: Path, settings: Settings, first: bool = True) -> bool:
+    """Whether a run of these settings is there and done; other settings, or other files, are refused.
+
+    Of several processes only the first refuses anything: while it writes what the run is, the others may see a folder
+    that holds files and is no run yet.
+    """
+    if not first:
+        return runs.is_run(folder) and runs.is_finished(folder)
     if not runs.is_run(folder):
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"{folder} is a file: a run needs a folder")

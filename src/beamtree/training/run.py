@@ -66,12 +66,12 @@ def train(
     device = checked_device(devices, nodes, device, checkpoint_minutes)
     if checkpoint_steps is not None:
         check_integer("checkpoint_steps", checkpoint_steps, at_least=1)
-    if is_finished(folder, settings):
-        return runs.read_results(folder)
     first = _is_first()
+    if is_finished(folder, settings, first):
+        return runs.read_results(folder)
     screen = Screen(quiet=not progress, mute=not first)
     with alone(folder) if first else contextlib.nullcontext(), screen.open():
-        if is_finished(folder, settings):  # in the meantime
+        if is_finished(folder, settings, first):  # in the meantime
             return runs.read_results(folder)
         materials = prepare(settings, roots, screen.show, screen.tell)
         screen.clear()
