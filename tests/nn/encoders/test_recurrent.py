@@ -160,3 +160,18 @@ def test_it_gives_what_the_published_code_does(path):
     own = {theirs: encoder.get_parameter(ours).grad for theirs, ours in names.items()}
     for found, expected in ((state, case.arrays["output"]), (x.grad, case.arrays["grad_x"]), (own, case.gradients)):
         assert_close(found, expected, atol=1e-9, rtol=0)
+
+
+def test_a_second_cell_of_ones_own_starts_with_other_weights():
+    class Own(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(2 * 6, 6)
+
+        def forward(self, left, right):
+            return self.layer(torch.cat((left, right), dim=-1)).tanh()
+
+    encoder = Recurrent(dim=6, bidirectional=True, cell=Own())
+    first, second = encoder.cell.module.layer.weight, encoder.second_cell.module.layer.weight
+    assert first.shape == second.shape
+    assert not torch.equal(first, second)

@@ -158,6 +158,19 @@ def test_all_that_have_a_place_are_kept_as_they_are(k: int) -> None:
     assert gradient.tolist() == [[1, 0, 1, 1, 0, 0]]
 
 
+@pytest.mark.parametrize("iterations", [1, 200, 5000])
+def test_what_is_kept_as_it_is_has_a_finite_gradient_after_any_number_of_iterations(iterations: int) -> None:
+    few = [[1.0, 0.5, -INF, -INF], [0.3, -INF, -INF, -INF], [-INF] * 4, [0.2, 0.1, 0.4, -INF]]
+    scores = torch.tensor([*few, [1.0, 0.2, 0.1, 0.0]], dtype=torch.float64, requires_grad=True)
+    found, plain = soft_topk(scores, 3, iterations=iterations).scores, plain_topk(scores, 3).scores
+    gradients = []
+    for best in (found, plain):
+        assert torch.equal(best[:4], plain[:4])
+        gradients.append(torch.autograd.grad(best[best.isfinite()].sin().sum(), scores)[0])
+    assert gradients[0].isfinite().all()
+    assert_close(gradients[0][:4], gradients[1][:4])
+
+
 def test_nothing_there_gives_nothing() -> None:
     scores = torch.full((2, 4), -INF, requires_grad=True)
     best = soft_topk(scores, 2, torch.ones(2, 4))

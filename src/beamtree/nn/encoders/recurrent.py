@@ -73,7 +73,7 @@ class Recurrent(Encoder):
         self.leaf = self.cell.leaf()
         self.start = nn.Parameter(torch.zeros(self.cell.state_dim))
         if bidirectional:
-            self.second_cell = make_cell(copy.deepcopy(cell), dim, dropout)
+            self.second_cell = make_cell(_another(cell), dim, dropout)
             self.second_start = nn.Parameter(torch.zeros(self.cell.state_dim))
             self.join = nn.Linear(2 * dim, dim)
 
@@ -108,3 +108,14 @@ class Recurrent(Encoder):
 
     def extra_repr(self) -> str:
         return f"bidirectional={self.bidirectional}, engine={self.engine!r}"
+
+
+def _another(cell: str | nn.Module) -> str | nn.Module:
+    """A cell of the same kind. Layers that can be are initialised anew, so that the two do not start equal."""
+    other = copy.deepcopy(cell)
+    if isinstance(other, nn.Module):
+        for layer in other.modules():
+            reset = getattr(layer, "reset_parameters", None)
+            if callable(reset):
+                reset()
+    return other

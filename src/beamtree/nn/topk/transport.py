@@ -74,14 +74,18 @@ def soft_topk(
     places = _by_batch(values, k) if scaling == "official" else _by_row(values, present, k)  # (…, m, k+1)
 
     count = present.sum(-1, keepdim=True)  # (…, 1)
-    fallen = (count - k).clamp(min=1).to(places.dtype)
+    unmixed = count <= k
+    fallen = (count - k).to(places.dtype)
     columns = torch.cat((torch.ones_like(places[..., 0, :-1]), fallen), dim=-1)  # (…, k+1)
-    plan = transport(places, present, columns, epsilon, iterations)[..., :-1]  # (…, m, k)
+    # Unmixed rows have no plan with these sums, and Sinkhorn's iterations would diverge. Their plan is not used: any
+    # problem that has one keeps its gradient finite.
+    columns = columns.masked_fill(unmixed, scores.shape[-1] / (k + 1))
+    plan = transport(places, present | unmixed, columns, epsilon, iterations)[..., :-1]  # (…, m, k)
 
     order = rank(scores.detach(), k)  # (…, k)
     entry = torch.arange(scores.shape[-1], device=scores.device).unsqueeze(-1)  # (m, 1)
     kept = ((entry == order.unsqueeze(-2)) & present.unsqueeze(-1)).to(plan.dtype)  # (…, m, k)
-    weights = kept.where((count <= k).unsqueeze(-1), plan)
+    weights = kept.where(unmixed.unsqueeze(-1), plan)
     empty = ~weights.detach().any(-2)  # (…, k)
     heaviest = rank(weights.detach().mT, 1).squeeze(-1)
     return TransportTopK(
