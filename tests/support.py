@@ -164,4 +164,4 @@ def in_small_pieces(monkeypatch):
     monkeypatch.setattr(forest, "MOST", 8)
     for module in (forest, trees):
         monkeypatch.setattr(module, "LEVELS", 2)
-    monkeypatch.setattr(onesoft, "padded_length", lambda length: length + length % 2)
+    monkeypatch.setattr(onesoft, "padded_soft_length", lambda length: length + length % 2)

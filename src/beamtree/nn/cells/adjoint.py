@@ -13,8 +13,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-Gradients = tuple[Tensor, ...]
-
 
 class Adjoint(ABC):
     """The backward pass of a cell over some nodes."""
@@ -24,7 +22,7 @@ class Adjoint(ABC):
         """The gradient of the left and right children of these nodes. Call exactly once per node."""
 
     @abstractmethod
-    def weight_gradients(self) -> Gradients:
+    def weight_gradients(self) -> tuple[Tensor, ...]:
         """Gradients of the cell's weights, after `pull_back` was called for all nodes."""
 
 
@@ -49,7 +47,7 @@ class AutogradAdjoint(Adjoint):
             total += part
         return torch.stack(found[:2], dim=1)
 
-    def weight_gradients(self) -> Gradients:
+    def weight_gradients(self) -> tuple[Tensor, ...]:
         return self.gradients
 
 

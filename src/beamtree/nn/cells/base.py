@@ -10,7 +10,7 @@ then call the module itself, under autograd: see `ModuleCell`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -23,6 +23,8 @@ from beamtree.nn.cells.adjoint import Adjoint, AutogradAdjoint
 
 if TYPE_CHECKING:
     from beamtree.nn.engine.gpu.cells import CellKernels
+
+Layer = Callable[[Tensor], Tensor]
 
 SMALL = 2**15  # elements
 

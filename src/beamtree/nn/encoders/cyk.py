@@ -78,7 +78,7 @@ class CYK(Encoder):
         mixer = SplitMixer(function_of(self.cell), scorer_of(self.scorer, self.dim), self.masks == "official")
         request = SpanRequest(mixer, spans, leaves.flatten(0, 1), dropout)
         store, best = select(SPANS, request, self.engine)(request)
-        chart = make_chart(store, spans, best)
+        chart = chart_of_splits(store, spans, best)
         return average(chart, chart.scores, lengths, self.dim)
 
     def _check_memory(self, x: Float[Tensor, "B N D"], spans: "Spans") -> None:
@@ -99,7 +99,7 @@ class CYK(Encoder):
             )
 
 
-def make_chart(store: Float[Tensor, "rows S"], spans: Spans, best: Int[Tensor, "rows"]) -> Chart:
+def chart_of_splits(store: Float[Tensor, "rows S"], spans: Spans, best: Int[Tensor, "rows"]) -> Chart:
     """The trees of the splits of largest weight, one beam per sample."""
     B, N = spans.rows.shape
     splits, rows = best.tolist(), spans.rows.tolist()

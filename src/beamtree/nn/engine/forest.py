@@ -181,10 +181,10 @@ def encode(request: TreeRequest, run: Callable[..., Tensor] = compose) -> Chart:
     forest, nodes = of_merges(request.merges, request.lengths, device, spans=request.dropout is not None)
     store = run(request.cell, request.dropout, forest, leaves.flatten(0, 1))
     scores = torch.zeros(len(leaves), 1, dtype=torch.promote_types(leaves.dtype, torch.float32), device=device)
-    return make_chart(request, nodes, store, scores)
+    return chart_of_trees(request, nodes, store, scores)
 
 
-def make_chart(
+def chart_of_trees(
     request: TreeRequest, nodes: Int[Tensor, "B M"], store: Float[Tensor, "R S"], scores: Float[Tensor, "B 1"]
 ) -> Chart:
     """A chart with one beam per sample."""

@@ -4,14 +4,14 @@ Like cells and scorers (`beamtree.nn.cells.base`), a layer is computed with the 
 forward pass began. `Composite` is one function of the weights of all its parts.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from beamtree.nn.cells.base import is_plain, plain_tensors
+from beamtree.nn.cells.base import Layer, is_plain, plain_tensors
 
 T = TypeVar("T", bound="Composite")
 
@@ -55,9 +55,6 @@ class NormedLinearFunction:
     @property
     def unbound(self) -> "NormedLinearFunction":
         return replace(self, weights=())
-
-
-Layer = Callable[[Tensor], Tensor]
 
 
 def linear_of(layer: nn.Module) -> Layer:

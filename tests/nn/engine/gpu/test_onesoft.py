@@ -13,7 +13,7 @@ from beamtree.nn.cells.grc import gpu as grc
 from beamtree.nn.engine.gpu import onesoft, onesoft_gradient
 from beamtree.nn.engine.gpu.cache import CACHE
 
-PADDED_LENGTH = onesoft.padded_length
+PADDED_LENGTH = onesoft.padded_soft_length
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 

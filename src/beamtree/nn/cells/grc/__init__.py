@@ -7,7 +7,6 @@
 W1 is 2D × 4D and W2 is 4D × 4D (the paper prints 4D × D, which cannot give four gates).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
@@ -17,15 +16,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from beamtree.nn.cells.adjoint import Adjoint, Gradients
-from beamtree.nn.cells.base import Cell, CellFunction, apply_mask, gelu, is_plain, plain_tensors
+from beamtree.nn.cells.adjoint import Adjoint
+from beamtree.nn.cells.base import Cell, CellFunction, Layer, apply_mask, gelu, is_plain, plain_tensors
 
 if TYPE_CHECKING:
     from beamtree.nn.engine.gpu.cells import CellKernels
 
 aten = torch.ops.aten  # for PyTorch's own derivatives of GELU, sigmoid and LayerNorm
-
-Layer = Callable[[Tensor], Tensor]
 
 
 class GRC(Cell):
@@ -162,7 +159,7 @@ class GRCAdjoint(Adjoint):
         children = (inner @ self.W1).to(dtype).view(len(total), 2, self.dim)  # (R, 2, D)
         return torch.addcmul(children, self.open[rows, :2], total.unsqueeze(1))
 
-    def weight_gradients(self) -> Gradients:
+    def weight_gradients(self) -> tuple[Tensor, ...]:
         d_gates, hat = self.d_gates.flatten(1), (self.total - self.mean) * self.scale
         return (
             self.d_inner.mT @ self.children,

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from beamtree.nn.cells.adjoint import Adjoint, Gradients
+from beamtree.nn.cells.adjoint import Adjoint
 from beamtree.nn.cells.base import Cell, CellFunction, apply_mask, is_plain, plain_tensors
 
 if TYPE_CHECKING:
@@ -138,6 +138,6 @@ class TreeLSTMAdjoint(Adjoint):
         hidden = (gates.flatten(1) @ self.weight).to(gradient.dtype)  # (R, 2D)
         return torch.cat((hidden.view(len(hidden), 2, -1), d_c * self.direct[rows]), dim=-1)
 
-    def weight_gradients(self) -> Gradients:
+    def weight_gradients(self) -> tuple[Tensor, ...]:
         d_gates = self.d_gates.flatten(1)
         return d_gates.mT @ self.children, d_gates.sum(0)

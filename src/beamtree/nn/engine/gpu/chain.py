@@ -57,8 +57,8 @@ class CapturedChain:
     ) -> SegmentGradients:
         """Same as `loops.chain.backward_segment`; the result is overwritten by the next run."""
         kept = self._fill(leaves, mask)
-        fill(self.before, before)
-        fill(self.gradient, gradient)  # 0 in padding steps, which then add nothing to the weights' gradients
+        fill_steps(self.before, before)
+        fill_steps(self.gradient, gradient)  # 0 in padding steps, which then add nothing to the weights' gradients
 
         def launch() -> SegmentGradients:
             return backward_segment(FusedGRCAdjoint, self.cell, self.before, self.leaves, kept, self.gradient)
@@ -67,23 +67,23 @@ class CapturedChain:
         return found._replace(leaves=found.leaves[: len(leaves)])
 
     def _fill(self, leaves: Float[Tensor, "T B D"], mask: Float[Tensor, "T B E"] | None) -> Tensor | None:
-        fill(self.leaves, leaves)
+        fill_steps(self.leaves, leaves)
         if mask is None:
             return None
         if self.mask is None:
             with torch.inference_mode(False):  # training may use what inference allocated
                 self.mask = mask.new_zeros(SEGMENT, *mask.shape[1:])
-        fill(self.mask, mask)
+        fill_steps(self.mask, mask)
         return self.mask
 
 
-def fill(buffer: Float[Tensor, "M B D"], values: Float[Tensor, "T B D"]) -> None:
+def fill_steps(buffer: Float[Tensor, "M B D"], values: Float[Tensor, "T B D"]) -> None:
     """Copy the values, padded with zeros."""
     buffer.copy_(pad(values, (0, 0, 0, 0, 0, len(buffer) - len(values))))
 
 
 @contextmanager
-def captured_segments(cell: GRCFunction, leaves: Float[Tensor, "N B D"]) -> Iterator[CapturedChain]:
+def captured_chain(cell: GRCFunction, leaves: Float[Tensor, "N B D"]) -> Iterator[CapturedChain]:
     """Borrow captured segments for chains of this size, with the cell's weights."""
     device = leaves.device
     key = ("chain", device, stream_of(device), leaves.shape[1:], cell.unbound, precision(device))

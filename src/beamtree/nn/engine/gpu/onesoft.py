@@ -19,7 +19,7 @@ from beamtree.nn.engine.noise import Noise
 from beamtree.nn.engine.request import Request
 
 
-def padded_length(length: int) -> int:
+def padded_soft_length(length: int) -> int:
     """The length that a workspace is allocated for. The work grows with its square, so there is little padding."""
     return rounded(length, max(4, 1 << length.bit_length() >> 6))
 
@@ -27,7 +27,7 @@ def padded_length(length: int) -> int:
 def encode(request: Request) -> Chart:
     """Same as `beamtree.nn.engine.onesoft.replay.encode`, with a store of the leaves, then the beams' nodes."""
     B, N, _ = request.leaves.shape
-    length, device = padded_length(N), request.leaves.device
+    length, device = padded_soft_length(N), request.leaves.device
     rate = None if request.dropout is None else float(request.dropout.scale)
     assert request.soft is not None
     assert isinstance(request.cell, CellFunction)

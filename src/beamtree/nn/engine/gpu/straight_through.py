@@ -21,7 +21,7 @@ from beamtree.nn.engine.gpu.workspace import BeamWorkspace, Size, rounded
 from beamtree.nn.engine.noise import Noise
 from beamtree.nn.engine.pool import Pool
 from beamtree.nn.engine.request import Request
-from beamtree.nn.engine.straight_through.replay import Gradients, Kept, SampleNodes, Samples, SampleTrace, finish
+from beamtree.nn.engine.straight_through.replay import Kept, SampleGradients, SampleNodes, Samples, SampleTrace, finish
 
 
 class KeptNoise(Noise):
@@ -63,7 +63,7 @@ def encode(request: Samples) -> Chart:
         with torch.no_grad():
             trace, kept = copy_out(memory, pool, noise)
 
-    def undo(nodes: SampleNodes, *given: Any) -> Gradients:
+    def undo(nodes: SampleNodes, *given: Any) -> SampleGradients:
         def make() -> SampleGradient:
             return SampleGradient(size, nodes.cell, nodes.dropout)
 

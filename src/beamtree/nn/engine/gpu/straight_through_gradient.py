@@ -23,7 +23,7 @@ from beamtree.nn.engine.gpu.capture import Captured
 from beamtree.nn.engine.gpu.kernels import straight_through as kernels
 from beamtree.nn.engine.gpu.workspace import Size
 from beamtree.nn.engine.pool import take
-from beamtree.nn.engine.straight_through.replay import Gradients, SampleNodes, Sides, by_step, has_merge
+from beamtree.nn.engine.straight_through.replay import SampleGradients, SampleNodes, Sides, by_step, has_merge
 
 AT_ONCE = 8192  # nodes that are recomposed in one batch: 20 KiB each at a width of 128
 ELEMENTS = 8  # of a sequence, per program: few, so that many multiprocessors share a long one
@@ -78,7 +78,7 @@ class SampleGradient:
         removed: Int[Tensor, "T B K 3"],
         roots: Int[Tensor, "B K"],
         noise: Float[Tensor, "t B K m"] | None,
-    ) -> Gradients:
+    ) -> SampleGradients:
         """Same as `beamtree.nn.engine.straight_through.replay.undo`. The steps are padded to whole segments; padding
         steps have no noise and change nothing. The results are in these buffers."""
         (B, K, M, S), beams, steps = above.shape, self.size.beams, workspace.SEGMENT
@@ -116,7 +116,7 @@ class SampleGradient:
             self.extent.fill_(M - first)
             self.captured.run(self._launch)
             gradient.index_add_(0, chosen, self.parents.flatten(0, 1))  # finished samples add to a leaf: not read
-        return Gradients(self.sequence[0].view(B, K, M + 1, S), self.logit_gradient[:used], gradient)
+        return SampleGradients(self.sequence[0].view(B, K, M + 1, S), self.logit_gradient[:used], gradient)
 
     def _take_weights(self, nodes: SampleNodes) -> None:
         torch._foreach_copy_(list(self.cell.weights), list(nodes.cell.weights))

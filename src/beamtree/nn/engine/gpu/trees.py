@@ -14,7 +14,7 @@ import torch
 from beamtree.nn.cells import CellFunction
 from beamtree.nn.engine.chart import Chart
 from beamtree.nn.engine.dispatch import why_not_triton
-from beamtree.nn.engine.forest import Forest, TreeRequest, make_chart, of_merges
+from beamtree.nn.engine.forest import Forest, TreeRequest, chart_of_trees, of_merges
 from beamtree.nn.engine.gpu.cache import CACHE
 from beamtree.nn.engine.gpu.capture import Captured, multiprocessors, stream_of
 from beamtree.nn.engine.gpu.cells import Levels, NewNodes
@@ -178,4 +178,4 @@ def encode(request: TreeRequest) -> Chart:
     store, scores = LeasedReplay.apply(lease, ids.clone(), scores, leaves, *cell.weights)
     if not store.requires_grad:
         lease.release()
-    return make_chart(request, nodes, store, scores)
+    return chart_of_trees(request, nodes, store, scores)

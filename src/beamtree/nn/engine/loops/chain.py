@@ -186,9 +186,9 @@ def _segments(cell: GRCFunction, leaves: Float[Tensor, "N B D"], captured: bool)
     if not captured:
         yield PlainSegments(cell)
         return
-    from beamtree.nn.engine.gpu.chain import captured_segments  # needs triton, an optional package
+    from beamtree.nn.engine.gpu.chain import captured_chain  # needs triton, an optional package
 
-    with captured_segments(cell, leaves) as segments:
+    with captured_chain(cell, leaves) as segments:
         yield segments
 
 

@@ -24,9 +24,10 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from beamtree.nn.cells import AnyCell, CellFunction
+from beamtree.nn.cells.base import Layer
 from beamtree.nn.engine.dispatch import Engine, why_not_triton
 from beamtree.nn.engine.dropout import NodeDropout
-from beamtree.nn.engine.functional import Composite, Layer
+from beamtree.nn.engine.functional import Composite
 from beamtree.nn.function import first_order, save, watched
 
 # Weighted averages to the left and to the right of each position, of the same values or of one set for each side.

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from beamtree.nn.cells import AnyCell
-from beamtree.nn.cells.base import is_plain
+from beamtree.nn.cells.base import Layer, is_plain
 from beamtree.nn.cells.grc import GRC, GRCFunction, compose
 from beamtree.nn.engine.dispatch import Engine, why_not_triton
-from beamtree.nn.engine.functional import Composite, Layer
+from beamtree.nn.engine.functional import Composite
 from beamtree.nn.engine.loops.fold import Fold, at, split, times
 
 # A slot is closed if the last step's distribution has less than this mass below it, as in the published code.

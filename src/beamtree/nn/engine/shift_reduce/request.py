@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from beamtree.nn.cells import gelu
-from beamtree.nn.engine.functional import Composite, Layer
+from beamtree.nn.cells.base import Layer
+from beamtree.nn.engine.functional import Composite
 from beamtree.nn.engine.request import Request
 
 REDUCE, SHIFT = range(2)  # actions

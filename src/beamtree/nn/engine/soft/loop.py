@@ -112,7 +112,7 @@ def encode(request: SoftRequest) -> Chart:
     ran = segments.run(loop, search.start(request), (), draw, request.steps)
     source, choice, *span = ran.notes.unbind(-1)
     steps = Merged(source, choice, torch.stack(span, dim=-1), ran.states)
-    return search.make_chart(request, steps, Mixed(*ran.carry))
+    return search.chart_of_mixtures(request, steps, Mixed(*ran.carry))
 
 
 def _why_not(request: SoftRequest) -> str | None:

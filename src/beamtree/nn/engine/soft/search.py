@@ -81,7 +81,7 @@ def search(request: Request, operator: Operator, call: Call = checkpointed) -> C
         beams, merged = advance(request, beams, step, noise.at(step)[0], operator, live, call)
         live = min(request.beam_size, live * min(request.beam_size, beams.states.shape[2]))
         steps.append(merged)
-    return make_chart(request, Merged(*map(torch.stack, zip(*steps, strict=True))) if steps else None, beams)
+    return chart_of_mixtures(request, Merged(*map(torch.stack, zip(*steps, strict=True))) if steps else None, beams)
 
 
 def watch(request: Request) -> Request:
@@ -181,7 +181,7 @@ def mixtures(
         return torch.einsum("bpqi,bqis->bpis", parts, states)
 
 
-def make_chart(request: Request, steps: Merged | None, end: Mixed) -> Chart:
+def chart_of_mixtures(request: Request, steps: Merged | None, end: Mixed) -> Chart:
     """The chart of all steps (None if there are none) and of the last merge, which has no alternative or score."""
     B, N, _ = request.leaves.shape
     rows, K = [request.leaves.flatten(0, 1)], request.beam_size

@@ -64,21 +64,21 @@ class SampleTrace(NamedTuple):
     roots: Int[Tensor, "B K"]
 
 
-class Gradients(NamedTuple):
+class SampleGradients(NamedTuple):
     """The gradients after all steps were undone."""
 
     sequence: Float[Tensor, "B K N S"]  # of the leaves, in each sample
     logits: Float[Tensor, "P"]  # of the logit of each node, over all steps
     states: Float[Tensor, "P S"]  # of each node, where it is the parent that a step made
 
-    def copied(self) -> "Gradients":
+    def copied(self) -> "SampleGradients":
         """A copy outside of the buffers of a workspace."""
-        return Gradients(*(tensor.clone() for tensor in self))
+        return SampleGradients(*(tensor.clone() for tensor in self))
 
 
 Kept = list[Tensor | None]
 # Arguments: the nodes, the gradients of the nodes that the actions made and of the scores, and the kept tensors.
-UndoSteps = Callable[..., Gradients]
+UndoSteps = Callable[..., SampleGradients]
 
 
 def encode(request: Samples) -> Chart:
@@ -222,7 +222,7 @@ def undo(
     actions: Int[Tensor, "B K M"],
     parents: Int[Tensor, "B K M"],
     *fields: Tensor,
-) -> Gradients:
+) -> SampleGradients:
     """Undo all steps, the last first. `above` is the gradient of the actions' nodes, `fields` are from the draws."""
     draws = [Draw(rows, y) for rows, y in zip(fields[::2], fields[1::2], strict=True)]
     (B, K, M, S), going = above.shape, has_merge(nodes.lengths, above.shape[2])
@@ -264,7 +264,7 @@ def undo(
         rows = torch.cat([draw.rows.flatten() for draw in reversed(draws)])
         logit_gradient.index_add_(0, rows, torch.cat(logit_gradients))
         gradient.index_add_(0, parents.movedim(2, 0).flip(0).flatten(), torch.cat(parent_gradients))
-    return Gradients(G[:, :, : M + 1], logit_gradient, gradient)
+    return SampleGradients(G[:, :, : M + 1], logit_gradient, gradient)
 
 
 class SampleNodes:
