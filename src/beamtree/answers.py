@@ -48,7 +48,7 @@ def answers(model: "beamtree.pretrained.Pretrained", texts: Sequence[str]) -> It
         if _is_whole(sides, model):
             (label, probabilities, strange), parses = next(readings)
             if not parses:
-                model.parse_all(sides)  # raises an error that says why there are no trees
+                raise model.no_trees()
         else:
             label, probabilities, strange, parses = None, {}, (), (next(alone),)
         read = [Side(side, trees[0].tree.leaves, trees) for side, trees in zip(sides, parses, strict=True)]

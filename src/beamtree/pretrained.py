@@ -140,6 +140,10 @@ class Pretrained(nn.Module, ModelHubMixin):
 
         return self._in_batches(sides, readings, self._gold_trees(sides))
 
+    def no_trees(self) -> ValueError:
+        """The error for a request for trees from an encoder that builds none."""
+        return ValueError(f"{self.config.settings.encoder.name} builds no trees: it can predict, not parse")
+
     def _predictions(self, sides: Sequence[tuple[list[str], ...]], logits: Float[Tensor, "B L"]) -> list[Prediction]:
         predictions = []
         for tokens, row in zip(sides, self.model.probabilities(logits).tolist(), strict=True):
@@ -169,7 +173,7 @@ class Pretrained(nn.Module, ModelHubMixin):
         def parses(indices: list[int], batch: Batch) -> list[Parses]:
             beams = self.model.encode(batch.tokens, batch.lengths, batch.trees).beams
             if beams is None:
-                raise ValueError(f"{self.config.settings.encoder.name} builds no trees: it can predict, not parse")
+                raise self.no_trees()
             return beams.parses([sides[index][0] for index in indices])
 
         trees = self._gold_trees(sides) if gold is None else (lambda index: (gold[index],))
@@ -283,13 +287,17 @@ class Pretrained(nn.Module, ModelHubMixin):
 def load(name: str | os.PathLike[str], device: str | torch.device | None = None) -> Pretrained:
     """A run's folder, a shipped model (see `shipped`), or a model on the hub, "owner/name"; on the CPU by default."""
     if not runs.is_run(name) and str(name) in shipped():
-        name = _SHIPPED / name
+        name = shipped_folder(str(name))
     return Pretrained.from_pretrained(name, device=device)
 
 
 def shipped() -> list[str]:
     """Names of the models that come with the package."""
     return sorted(folder.name for folder in _SHIPPED.glob("*/") if runs.is_run(folder))
+
+
+def shipped_folder(name: str) -> Path:
+    return _SHIPPED / name
 
 
 def tokens_of(text: str, config: Config, vocabulary: Vocabulary) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from beamtree import recipes
+from beamtree import recipes, runs
 from beamtree.cli.terminal import make_table, print_table
 from beamtree.nn.encoders import defaults, encoder, encoders
 
@@ -36,17 +36,19 @@ def models_command(
     training: calls of the cell, steps that wait for one another, and, but for a constant factor, numbers kept for
     backward.
     """
+    from beamtree import pretrained  # with all that a hub needs, which the other commands do without
+
     if name is not None:
-        models = {model["name"]: model for model in _shipped()}
-        row = models[name] if name in models else _encoder(name, _recipes())
+        is_model = name in pretrained.shipped()
+        row = _model(name) if is_model else _encoder(name, _recipes())
         if as_json:
             typer.echo(json.dumps(row, indent=2, ensure_ascii=False))
-        elif name in models:
+        elif is_model:
             _print_model(row)
         else:
             _print_encoder(row)
         return
-    shipped, trained = _shipped(), _recipes()
+    shipped, trained = [_model(each) for each in pretrained.shipped()], _recipes()
     known = {each: _encoder(each, trained) for each in encoders()}
     if as_json:
         report = {"models": shipped, "encoders": known, "recipes": trained}
@@ -151,14 +153,12 @@ def _recipes() -> list[dict[str, Any]]:
     ]
 
 
-def _shipped() -> list[dict[str, Any]]:
-    from beamtree import pretrained  # with all that a hub needs, which the other commands do without
+def _model(name: str) -> dict[str, Any]:
+    """What is known of a model that comes with the package, without its weights."""
+    from beamtree import pretrained
 
-    found = []
-    for name in pretrained.shipped():
-        model = pretrained.load(name)
-        settings, splits = model.config.settings, (model.results or {}).get("splits", {})
-        accuracies = {split: scores["accuracy"] for split, scores in splits.items()}
-        row = {"name": name, "encoder": settings.encoder.name, "recipe": settings.recipe, "accuracies": accuracies}
-        found.append(row)
-    return found
+    folder = pretrained.shipped_folder(name)
+    settings = runs.read_config(folder).settings
+    splits = runs.read_results(folder)["splits"] if runs.is_finished(folder) else {}
+    accuracies = {split: scores["accuracy"] for split, scores in splits.items()}
+    return {"name": name, "encoder": settings.encoder.name, "recipe": settings.recipe, "accuracies": accuracies}

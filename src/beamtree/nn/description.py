@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from beamtree.nn.cells import CELLS
+from beamtree.nn.cells.base import has_hooks
 
 T = TypeVar("T")
 
@@ -21,7 +22,7 @@ def describe(encoder: nn.Module) -> str:
     kind = type(encoder)
     settings = {name: _setting(encoder, name) for name in inspect.signature(kind).parameters}
     description = json.dumps({"encoder": _name(kind), **settings})
-    if repr(build(description)) != repr(encoder) or any(_has_hooks(module) for module in encoder.modules()):
+    if repr(build(description)) != repr(encoder) or any(has_hooks(module) for module in encoder.modules()):
         raise ValueError("its layers are not plain: hooks, a subclass or a wrapper")
     if len({module.training for module in encoder.modules()}) > 1:
         raise ValueError("some of its layers are in training mode and others are not")
@@ -55,10 +56,6 @@ def _kinds() -> dict[str, Any]:
     from beamtree.nn.encoders import classes  # imported here: it imports this module
 
     return {kind.__name__: kind for kind in classes()}
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    return any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks))
 
 
 @lru_cache(maxsize=64)

@@ -78,8 +78,8 @@ def alone(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def settle(folder: Path, materials: Materials, device: str) -> None:
-    """Write what the run is; of one that goes on, see that its data is still the same."""
+def write_or_verify(folder: Path, materials: Materials, device: str) -> None:
+    """Write the config and vocabulary of a new run, or verify that the data of a resumed one has not changed."""
     if runs.is_run(folder):
         before = runs.read_config(folder)
         if before != materials.config:

@@ -30,7 +30,7 @@ from beamtree.recipes.settings import Settings
 from beamtree.tasks import Model
 from beamtree.training import checkpoints
 from beamtree.training.course import Course, make_loggers, score
-from beamtree.training.folder import alone, is_finished, note_data, settle
+from beamtree.training.folder import alone, is_finished, note_data, write_or_verify
 from beamtree.training.loading import DEV, Materials, prepare
 from beamtree.training.module import Training
 from beamtree.training.saving import Saving, Stopped
@@ -76,7 +76,7 @@ def train(
         materials = prepare(settings, roots, screen.show, screen.tell)
         screen.clear()
         if first:
-            settle(folder, materials, device)
+            write_or_verify(folder, materials, device)
         begin = checkpoints.newest(folder / runs.CHECKPOINTS, screen.warn)
         course = Course(settings.training, folder, screen)
         saving = Saving(

@@ -174,13 +174,11 @@ def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
     kind = type(module)
     if is_parametrized(module):  # PyTorch derives a class that changes how weights are read, and nothing else
         kind = kind.__bases__[0]
-    hooks: tuple[dict[int, Any], ...] = (
-        module._forward_hooks,
-        module._forward_pre_hooks,
-        module._backward_hooks,
-        module._backward_pre_hooks,
-    )
-    return kind in kinds and not any(hooks) and "forward" not in vars(module)
+    return kind in kinds and not has_hooks(module) and "forward" not in vars(module)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    return any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks))
 
 
 def plain_tensors(

@@ -17,7 +17,7 @@
 import triton
 import triton.language as tl
 
-from beamtree.nn.engine.gpu.kernels.common import DENSITY, ROOT_HALF, _gelu, _product
+from beamtree.nn.engine.gpu.kernels.common import DENSITY, ROOT_HALF, _gated, _gelu, _normalise, _product
 
 
 @triton.jit
@@ -54,25 +54,6 @@ def expand(
     tl.store(inner + place, out, mask=both)
 
 
-@triton.jit
-def _total(left, right, gates, inside, D):
-    """The children, the gates and the input of LayerNorm, for one row."""
-    x, y = tl.load(left, mask=inside, other=0.0), tl.load(right, mask=inside, other=0.0)
-    z = tl.sigmoid(tl.load(gates, mask=inside, other=0.0))
-    h = tl.sigmoid(tl.load(gates + D, mask=inside, other=0.0))
-    c = tl.sigmoid(tl.load(gates + 2 * D, mask=inside, other=0.0))
-    u = tl.load(gates + 3 * D, mask=inside, other=0.0)
-    return x, y, z, h, c, u, tl.where(inside, z * x + h * y + c * u, 0.0)
-
-
-@triton.jit
-def _normalise(x, inside, D, epsilon):
-    """x̂ and 1 / σ of LayerNorm."""
-    centred = tl.where(inside, x - tl.sum(x, axis=0) / D, 0.0)
-    rate = 1 / tl.sqrt(tl.sum(centred * centred, axis=0) / D + epsilon)
-    return centred * rate, rate
-
-
 @triton.jit(do_not_specialize=["left_length", "right_length"])
 def finish(
     left, right, gates, norm_weight, norm_bias, out,
@@ -83,7 +64,7 @@ def finish(
     inside = d < D
     first = left + _offset(row, left_length, left_outer, left_inner) + d
     second = right + _offset(row, right_length, right_outer, right_inner) + d
-    _, _, _, _, _, _, x = _total(first, second, gates + row.to(tl.int64) * 4 * D + d, inside, D)
+    _, _, _, _, _, _, x = _gated(first, second, gates + row.to(tl.int64) * 4 * D + d, inside, D)
     hat, _ = _normalise(x, inside, D, epsilon)
     state = hat * tl.load(norm_weight + d, mask=inside, other=0.0) + tl.load(norm_bias + d, mask=inside, other=0.0)
     tl.store(out + row.to(tl.int64) * D + d, state, mask=inside)
@@ -106,7 +87,7 @@ def into_gates(
         row = index + tl.zeros((1,), dtype=tl.int64)
         first = left + _offset(row, left_length, left_outer, left_inner) + d
         second = right + _offset(row, right_length, right_outer, right_inner) + d
-        x_left, x_right, z, h, c, u, x = _total(first, second, gates + row * 4 * D + d, inside, D)
+        x_left, x_right, z, h, c, u, x = _gated(first, second, gates + row * 4 * D + d, inside, D)
         hat, rate = _normalise(x, inside, D, epsilon)
         g = tl.load(gradient + row * D + d, mask=inside, other=0.0)
         sum_hat += g * hat

@@ -2,6 +2,7 @@
 the nine and seven of `beamtree.nn.engine.loops.fold.Fold`."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,26 +26,18 @@ def make_fold(cell: GRCFunction, rows: int) -> Callable[..., Tensor]:
     rows: approximate number of rows in all slots, which selects the method of the products.
     """
     if cell.weights[0].dtype == torch.float32:
-        return FoldByKernels(fuse(cell, rows))
-    return PlainFold(cell)
+        return partial(fold_by_kernels, fuse(cell, rows))
+    return partial(fold_plainly, cell)
 
 
-class PlainFold:
-    def __init__(self, cell: GRCFunction) -> None:
-        self.cell = cell
-
-    def __call__(self, *given: Tensor | None) -> Tensor:
-        found: Tensor = Fold.apply(self.cell.eps, *given, *self.cell.weights)
-        return found
+def fold_plainly(cell: GRCFunction, *given: Tensor | None) -> Tensor:
+    found: Tensor = Fold.apply(cell.eps, *given, *cell.weights)
+    return found
 
 
-class FoldByKernels:
-    def __init__(self, cell: DenseGRC) -> None:
-        self.cell = cell
-
-    def __call__(self, *given: Tensor | None) -> Tensor:
-        found: Tensor = KernelFold.apply(self.cell, *given, *self.cell.weights)
-        return found
+def fold_by_kernels(cell: DenseGRC, *given: Tensor | None) -> Tensor:
+    found: Tensor = KernelFold.apply(cell, *given, *cell.weights)
+    return found
 
 
 class KernelFold(torch.autograd.Function):

@@ -62,6 +62,25 @@ def _gelu(x):
 
 
 @triton.jit
+def _gated(left, right, gates, inside, D):
+    """The children, the gates and the input of LayerNorm, for one row."""
+    x, y = tl.load(left, mask=inside, other=0.0), tl.load(right, mask=inside, other=0.0)
+    z = tl.sigmoid(tl.load(gates, mask=inside, other=0.0))
+    h = tl.sigmoid(tl.load(gates + D, mask=inside, other=0.0))
+    c = tl.sigmoid(tl.load(gates + 2 * D, mask=inside, other=0.0))
+    u = tl.load(gates + 3 * D, mask=inside, other=0.0)
+    return x, y, z, h, c, u, tl.where(inside, z * x + h * y + c * u, 0.0)
+
+
+@triton.jit
+def _normalise(x, inside, D, epsilon):
+    """x̂ and 1 / σ of LayerNorm."""
+    centred = tl.where(inside, x - tl.sum(x, axis=0) / D, 0.0)
+    rate = 1 / tl.sqrt(tl.sum(centred * centred, axis=0) / D + epsilon)
+    return centred * rate, rate
+
+
+@triton.jit
 def _tanh(x):
     return 2.0 * tl.sigmoid(2.0 * x) - 1.0
 

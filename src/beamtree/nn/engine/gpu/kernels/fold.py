@@ -13,21 +13,7 @@ those of `beamtree.nn.engine.loops.fold`.
 import triton
 import triton.language as tl
 
-from beamtree.nn.engine.gpu.kernels.common import _product
-
-
-@triton.jit
-def _parent(left, right, gates, inside, D, epsilon):
-    """The children, the gates, and x̂ and 1 / σ of LayerNorm, of one row."""
-    x, y = tl.load(left, mask=inside, other=0.0), tl.load(right, mask=inside, other=0.0)
-    z = tl.sigmoid(tl.load(gates, mask=inside, other=0.0))
-    h = tl.sigmoid(tl.load(gates + D, mask=inside, other=0.0))
-    c = tl.sigmoid(tl.load(gates + 2 * D, mask=inside, other=0.0))
-    u = tl.load(gates + 3 * D, mask=inside, other=0.0)
-    total = tl.where(inside, z * x + h * y + c * u, 0.0)
-    centred = tl.where(inside, total - tl.sum(total, axis=0) / D, 0.0)
-    rate = 1 / tl.sqrt(tl.sum(centred * centred, axis=0) / D + epsilon)
-    return x, y, z, h, c, u, centred * rate, rate
+from beamtree.nn.engine.gpu.kernels.common import _gated, _normalise, _product
 
 
 @triton.jit
@@ -38,7 +24,8 @@ def finish(
 ):  # fmt: skip
     row, d = tl.program_id(0), tl.arange(0, BLOCK)
     inside, own = d < D, row * D + d
-    _, _, _, _, _, _, hat, _ = _parent(left + own, right + own, gates + row * 4 * D + d, inside, D, epsilon)
+    _, _, _, _, _, _, total = _gated(left + own, right + own, gates + row * 4 * D + d, inside, D)
+    hat, _ = _normalise(total, inside, D, epsilon)
     parent = hat * tl.load(norm_weight + d, mask=inside, other=0.0) + tl.load(norm_bias + d, mask=inside, other=0.0)
     x = tl.load(leaf + own, mask=inside, other=0.0)
     state = x + tl.load(share + row) * (parent - x)
@@ -57,7 +44,8 @@ def into_gates(
 ):  # fmt: skip
     row, d = tl.program_id(0), tl.arange(0, BLOCK)
     inside, own = d < D, row * D + d
-    x, y, z, h, c, u, hat, rate = _parent(left + own, right + own, gates + row * 4 * D + d, inside, D, epsilon)
+    x, y, z, h, c, u, total = _gated(left + own, right + own, gates + row * 4 * D + d, inside, D)
+    hat, rate = _normalise(total, inside, D, epsilon)
     weight = tl.load(norm_weight + d, mask=inside, other=0.0)
     parent = hat * weight + tl.load(norm_bias + d, mask=inside, other=0.0)
     g = tl.load(gradient + own, mask=inside, other=0.0) + tl.load(carried + own, mask=inside, other=0.0)
