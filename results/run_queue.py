@@ -14,6 +14,7 @@ instead of taking turns.
 """
 
 import argparse
+import fnmatch
 import json
 import shutil
 import signal
@@ -43,6 +44,9 @@ class Run:
     def folder(self, out: Path) -> Path:
         return out / self.recipe / "-".join(filter(None, (self.encoder, self.variant, f"seed{self.seed}")))
 
+    def matches(self, pattern: str) -> bool:
+        return fnmatch.fnmatch(str(self.folder(Path())), pattern)
+
     def log(self, out: Path) -> Path:
         return self.folder(out).with_suffix(".log")
 
@@ -59,18 +63,45 @@ class Run:
 
 
 BEAM_2 = ("encoder.options.beam_size=2",)
+GLOVE_6B = ("data.vectors=glove-6b", "model.dim=100")  # the paper has GloVe 840B, 300 numbers a word
+SEEDS = range(3)
 RUNS = [
-    *(Run("listops", "recurrent-grc", seed) for seed in range(3)),
-    *(Run("listops", "bt-lstm", seed) for seed in range(3)),
-    *(Run("listops", "gumbel-tree-grc", seed) for seed in range(3)),
-    *(Run("listops", "bt-grc", seed, BEAM_2, "beam2") for seed in range(3)),
-    *(Run("listops", "gold-tree-grc", seed) for seed in range(3)),
-    *(Run("listops", "ebt-grc", seed) for seed in range(3)),
-    *(Run("listops", "balanced-tree-grc", seed) for seed in range(3)),
-    *(Run("listops", "random-tree-grc", seed) for seed in range(3)),
-    *(Run("listops", "bsrp-grc", seed) for seed in range(3)),
-    *(Run("listops", "mc-gumbel-tree-grc", seed) for seed in range(3)),
+    *(Run("listops", "recurrent-grc", seed) for seed in SEEDS),
+    *(Run("listops", "bt-lstm", seed) for seed in SEEDS),
+    *(Run("listops", "gumbel-tree-grc", seed) for seed in SEEDS),
+    *(Run("listops", "bt-grc", seed, BEAM_2, "beam2") for seed in SEEDS),
+    *(Run("listops", "gold-tree-grc", seed) for seed in SEEDS),
+    *(Run("listops", "ebt-grc", seed) for seed in SEEDS),
+    *(Run("listops", "balanced-tree-grc", seed) for seed in SEEDS),
+    *(Run("listops", "random-tree-grc", seed) for seed in SEEDS),
+    *(Run("listops", "bsrp-grc", seed) for seed in SEEDS),
+    *(Run("listops", "ordered-memory", seed) for seed in SEEDS),
+    *(Run("listops", "crvnn", seed) for seed in SEEDS),
+    *(Run("listops", "bt-grc-onesoft", seed, BEAM_2, "beam2") for seed in SEEDS),
+    *(Run("listops", "mc-gumbel-tree-grc", seed) for seed in SEEDS),
+    *(Run("listops", "bt-grc-onesoft", seed) for seed in range(3, 6)),
 ]
+FAST = ("bt-grc", "gold-tree-grc", "ebt-grc", "recurrent-grc", "gumbel-tree-grc", "bt-grc-onesoft")
+DENSE = ("ordered-memory", "crvnn")
+for encoder in (*FAST, *DENSE):
+    RUNS += [Run("logic-c", encoder, seed) for seed in SEEDS]
+for encoder in ("bt-grc", "gold-tree-grc", "ebt-grc", "bt-grc-onesoft", *DENSE):
+    RUNS += [Run("listops-dg", encoder, seed) for seed in SEEDS]
+for encoder in (
+    "bt-grc",
+    "balanced-tree-grc",
+    "recurrent-grc",
+    "gumbel-tree-grc",
+    "random-tree-grc",
+    "bt-grc-onesoft",
+    *DENSE,
+):
+    RUNS += [Run("sst5", encoder, seed, GLOVE_6B, "glove-6b") for seed in SEEDS]
+for encoder in ("bt-grc", "bt-grc-onesoft"):
+    RUNS += [Run("sst5", encoder, seed, GLOVE_6B + BEAM_2, "glove-6b-beam2") for seed in SEEDS]
+for encoder in (*FAST, *DENSE):
+    RUNS += [Run("logic", encoder, seed) for seed in SEEDS]
+RUNS += [Run("listops-dg", "bt-grc", seed) for seed in range(3, 10)]
 
 
 def train(runs: list[Run], out: Path, slots: int, deadline: float, commit: str) -> bool:
@@ -162,12 +193,12 @@ def main() -> int:
     parser.add_argument("--deadline", type=float, default=float("inf"), help="seconds until all runs are stopped")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder of the runs (default: %(default)s)")
     parser.add_argument("--recipe", help="use this recipe for all runs")
-    parser.add_argument("--encoders", nargs="+", metavar="NAME", help="only the runs of these encoders")
+    parser.add_argument("--only", nargs="+", metavar="PATTERN", help="only runs such as 'listops/bt-*' or 'sst5/*'")
     parser.add_argument("--commit", default="", help="commit of the code, to be noted in environment.json")
     parser.add_argument("--collect", type=Path, help="copy the small files of finished runs to this folder")
     parser.add_argument("--pack", type=Path, help="write the runs to tar archives in this folder")
     options = parser.parse_args()
-    chosen = [run for run in RUNS if options.encoders is None or run.encoder in options.encoders]
+    chosen = [run for run in RUNS if options.only is None or any(map(run.matches, options.only))]
     runs = [replace(run, recipe=options.recipe or run.recipe) for run in chosen]
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
