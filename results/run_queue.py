@@ -8,19 +8,21 @@ a log beside it. At the deadline, runs in progress receive SIGINT, write a check
 continue: finished runs are skipped, stopped runs resume from their last checkpoint.
 
 `--collect results` copies the small files of finished runs (settings, environment, metrics, results) to
-results/RECIPE/NAME. `--pack FOLDER` writes what is needed to resume the runs, or to evaluate them, to tar archives;
-unpack these in OUT. On an NVIDIA GPU, start MPS first (`nvidia-cuda-mps-control -d`) so that runs share the GPU
-instead of taking turns.
+results/RECIPE/NAME. `--pack FOLDER` writes what is needed to resume the runs, or to evaluate them, to the parts of a
+tar archive; `cat runs.tar.* | tar x` in OUT unpacks it. On an NVIDIA GPU, start MPS first (`nvidia-cuda-mps-control
+-d`) so that runs share the GPU instead of taking turns.
 """
 
 import argparse
 import fnmatch
+import itertools
 import json
 import shutil
 import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -29,7 +31,7 @@ from pathlib import Path
 POLL = 0.5  # seconds
 GRACE = 25.0  # seconds to write a checkpoint before a process is killed
 STARTUP = 60.0  # no run is started with fewer seconds left: it would hardly get beyond loading and compiling
-ARCHIVE = 15 * 2**20  # bytes of files in a tar archive, at most, unless a single run is larger
+PART = 15 * 2**20  # bytes of a part of the archive
 SMALL_FILES = ("config.yaml", "environment.json", "metrics.jsonl", "results.json")
 
 
@@ -169,22 +171,24 @@ def collect(runs: list[Run], out: Path, target: Path) -> None:
 
 
 def pack(runs: list[Run], out: Path, target: Path) -> None:
-    """Write the runs to archives of limited size, each run to the first one that has room for it."""
-    archives: list[list[Path]] = []
-    for run in runs:
-        checkpoints = sorted(run.folder(out).glob("checkpoints/*.ckpt"))[-1:]  # none of a finished run
-        names = (*SMALL_FILES, "vocab.json", *(() if checkpoints else ("model.safetensors",)))
-        files = [path for name in names if (path := run.folder(out) / name).exists()] + checkpoints
-        fitting = [archive for archive in archives if sum(path.stat().st_size for path in archive + files) <= ARCHIVE]
-        if fitting:
-            fitting[0] += files
-        elif files:
-            archives.append(files)
+    """Write the runs to one tar archive in parts of limited size: of each run its small files and, to resume it, its
+    last checkpoint, or its weights if it is finished."""
     target.mkdir(parents=True, exist_ok=True)
-    for index, archive in enumerate(archives):
-        with tarfile.open(target / f"runs-{index}.tar", "w") as tar:
-            for path in archive:
-                tar.add(path, path.relative_to(out))
+    with tempfile.TemporaryFile() as archive:
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            for run in runs:
+                folder = run.folder(out)
+                large = [folder / "model.safetensors"] if run.is_finished(out) else []
+                large = large or sorted(folder.glob("checkpoints/*.ckpt"))[-1:]
+                for path in (*(folder / name for name in (*SMALL_FILES, "vocab.json")), *large):
+                    if path.exists():
+                        tar.add(path, path.relative_to(out))
+        archive.seek(0)
+        for index in itertools.count():
+            part = archive.read(PART)
+            if not part:
+                break
+            (target / f"runs.tar.{index:02}").write_bytes(part)
 
 
 def main() -> int:
@@ -196,7 +200,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", metavar="PATTERN", help="only runs such as 'listops/bt-*' or 'sst5/*'")
     parser.add_argument("--commit", default="", help="commit of the code, to be noted in environment.json")
     parser.add_argument("--collect", type=Path, help="copy the small files of finished runs to this folder")
-    parser.add_argument("--pack", type=Path, help="write the runs to tar archives in this folder")
+    parser.add_argument("--pack", type=Path, help="write the runs to the parts of a tar archive in this folder")
     options = parser.parse_args()
     chosen = [run for run in RUNS if options.only is None or any(map(run.matches, options.only))]
     runs = [replace(run, recipe=options.recipe or run.recipe) for run in chosen]

@@ -9,7 +9,7 @@ import re
 import statistics
 from pathlib import Path
 
-from beamtree import report
+from beamtree.evaluation import report
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/results.md"

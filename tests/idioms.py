@@ -31,6 +31,8 @@ OPTIONS = {
     "bt-grc-onesoft": {"beam_size": 2},
     "bt-grc-soft": {"beam_size": 3},  # with two, its transport converges slowly
     "ebt-grc": {"beam_size": 2},
+    "lstm": {"layers": 2},  # dropout is between layers
+    "transformer": {"heads": 2, "feed_forward": 8},
 }
 
 

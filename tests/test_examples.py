@@ -59,7 +59,7 @@ def test_the_encoder_learns_in_a_model_of_ones_own(executed):
 
 
 def test_a_model_is_trained_on_ones_own_texts(executed):
-    found = re.search(r"test: (\d+\.\d) % of 300 are right", printed(executed[0], "from beamtree import recipes"))
+    found = re.search(r"test: (\d+\.\d) % of 300 are right", printed(executed[0], "from beamtree.runs import recipes"))
     assert float(found[1]) > 90
 
 
@@ -74,7 +74,9 @@ def test_no_review_is_in_two_of_the_files(executed):
 def test_the_trees_are_drawn(executed):
     (parses,) = outputs(executed[0], "parses = ")
     assert "<svg" in parses.data["text/html"]
-    chart = [each for each in outputs(executed[0], "from beamtree.drawing") if each.output_type == "execute_result"]
+    chart = [
+        each for each in outputs(executed[0], "from beamtree.trees.drawing") if each.output_type == "execute_result"
+    ]
     assert "<svg" in chart[0].data["image/svg+xml"]
     assert len(printed(executed[0], "print(text_tree").splitlines()) == 6
-    assert re.search(r"depth \d+\.\d+, entropy \d", printed(executed[0], "from beamtree.trees.analysis"))
+    assert re.search(r"depth \d+\.\d+, entropy \d", printed(executed[0], "from beamtree.evaluation.trees"))

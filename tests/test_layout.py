@@ -1,19 +1,19 @@
-"""The layout of the package: what imports what, and one name for one thing."""
+"""The layout of the package: which modules import which, and one name for one thing."""
 
 import ast
 import collections
 from pathlib import Path
 
-import pytest
-
 PACKAGE = Path(__file__).parents[1] / "src/beamtree"
 MODULES = {
-    ".".join(("beamtree", *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in PACKAGE.rglob("*.py")
+    ".".join(("beamtree", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
+    for path in PACKAGE.rglob("*.py")
 }
-# A package imports from those before it in this list, and from itself.
-ORDER = ("utils", "trees", "nn")
-EXCEPTIONS = ("beamtree.trees.analysis",)  # analyses data sets, and belongs to evaluation
-GPU = (".gpu", ".kernels", ".dense", ".dense_kernels")  # of a cell: loaded by the engine on a GPU alone
+# A package imports from itself and from those before it in this list.
+ORDER = ("utils", "trees", "nn", "bench", "data", "models", "runs", "evaluation", "training", "web", "cli")
+ROOT = ("beamtree", "beamtree.__main__")  # may import from all packages
+EVERYWHERE = "beamtree.__version__"  # may be imported by all packages
+GPU = (".gpu", ".kernels", ".dense", ".dense_kernels")  # of a cell: loaded only by the engine on a GPU
 INSIDE_NN = (
     "function",
     "cells",
@@ -28,41 +28,75 @@ INSIDE_NN = (
 )
 
 
-def imported(path):
-    """Modules of ours that a file imports when it is loaded itself, not inside a function or for type checkers."""
+def imported(path, inside_functions):
+    """Modules and names of beamtree that a file imports. Without `inside_functions`, only those that it loads itself,
+    not those of functions and of type checkers."""
     found = set()
 
     def visit(node):
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.FunctionDef):
+            if not inside_functions and (isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) or is_typing(child)):
                 continue
-            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
-                continue
-            if isinstance(child, ast.ImportFrom) and child.module and child.module.startswith("beamtree"):
+            if isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{path} has a relative import"
                 found.update(f"{child.module}.{name.name}" for name in child.names)
+            if isinstance(child, ast.Import):
+                found.update(name.name for name in child.names)
             visit(child)
 
     visit(ast.parse(path.read_text()))
-    return found
+    return {name for name in found if name.split(".")[0] == "beamtree"}
+
+
+def is_typing(node):
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
 
 
 def rank(module, order, depth):
+    """The position of the module's package in the order; None if it is not there."""
     parts = module.split(".")
     return order.index(parts[depth]) if len(parts) > depth and parts[depth] in order else None
 
 
-@pytest.mark.parametrize(("order", "depth", "prefix"), [(ORDER, 1, "beamtree"), (INSIDE_NN, 2, "beamtree.nn")])
-def test_packages_import_downwards_only(order, depth, prefix):
+def test_packages_import_downwards_only():
+    """In functions too, and for type checkers."""
     wrong = []
     for module, path in MODULES.items():
-        own = rank(module, order, depth) if module.startswith(prefix) else None
-        if own is None or module in EXCEPTIONS or (module.startswith("beamtree.nn.cells") and module.endswith(GPU)):
+        if module in ROOT:
             continue
-        for other in imported(path):
-            inside = other.startswith(prefix + ".")
-            theirs = rank(other, order, depth) if inside else None
-            if (inside and theirs is None and other != "beamtree.Tree") or (theirs is not None and theirs > own):
+        own = rank(module, ORDER, depth=1)
+        assert own is not None, f"{module} belongs to no package of ORDER"
+        for other in imported(path, inside_functions=True):
+            theirs = rank(other, ORDER, depth=1)
+            if other != EVERYWHERE and (theirs is None or theirs > own):
                 wrong.append(f"{module} imports {other}")
+    assert not wrong
+
+
+def test_the_networks_import_downwards_only():
+    wrong = []
+    for module, path in MODULES.items():
+        own = rank(module, INSIDE_NN, depth=2) if module.startswith("beamtree.nn.") else None
+        if own is None or (module.startswith("beamtree.nn.cells") and module.endswith(GPU)):
+            continue
+        for other in imported(path, inside_functions=False):
+            inside = other.startswith("beamtree.nn.")
+            theirs = rank(other, INSIDE_NN, depth=2) if inside else None
+            if inside and (theirs is None or theirs > own):
+                wrong.append(f"{module} imports {other}")
+    assert not wrong
+
+
+def test_no_module_looks_for_another_by_a_name_above_it():
+    """As `sys.modules.get` and `import_module` do."""
+    wrong = []
+    for module, path in MODULES.items():
+        own = rank(module, ORDER, depth=1)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if own is not None and isinstance(node, ast.Constant) and node.value in MODULES:
+                theirs = rank(node.value, ORDER, depth=1)
+                if theirs is not None and theirs > own:
+                    wrong.append(f"{module} names {node.value}")
     assert not wrong
 
 

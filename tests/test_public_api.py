@@ -29,6 +29,7 @@ def test_public_names() -> None:
         "GRC",
         "GoldTree",
         "GumbelTree",
+        "LSTM",
         "NDR",
         "Nodes",
         "OrderedMemory",
@@ -37,6 +38,7 @@ def test_public_names() -> None:
         "SoftBeamTree",
         "SoftTopK",
         "TopK",
+        "Transformer",
         "Tree",
         "TreeLSTM",
         "data",
@@ -70,10 +72,12 @@ OPTIONS = {
     "bt-grc-onesoft": [*BEAMS, "cell", "mix", "topk"],
     "bt-grc-soft": ["beam_size", "dropout", "stochastic", "epsilon", "iterations", "scaling", "mix", "engine"],
     "ebt-grc": ["beam_size", "dropout", "stochastic", "slice", "engine", "duplicates", "cell", "topk"],
+    "lstm": ["layers", "bidirectional", "dropout", "pooling"],
+    "transformer": ["layers", "heads", "feed_forward", "dropout", "pooling"],
 }
 
 
-def test_encoders_are_listed_in_the_papers_order() -> None:
+def test_encoders_are_listed_in_the_papers_order_before_the_others() -> None:
     assert beamtree.encoders() == list(OPTIONS)
 
 

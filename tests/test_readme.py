@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import real_files
 from beamtree.cli import app
-from beamtree.recipes import settings
+from beamtree.runs import settings
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import torch
 
     from beamtree import data as data
+    from beamtree.models.pretrained import Pretrained
     from beamtree.nn import interop as interop
     from beamtree.nn.beams import Beams as Beams
     from beamtree.nn.beams import Encoding as Encoding
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from beamtree.nn.cells import TreeLSTM as TreeLSTM
     from beamtree.nn.encoders import BSRP as BSRP
     from beamtree.nn.encoders import CYK as CYK
+    from beamtree.nn.encoders import LSTM as LSTM
     from beamtree.nn.encoders import NDR as NDR
     from beamtree.nn.encoders import BalancedTree as BalancedTree
     from beamtree.nn.encoders import BeamTree as BeamTree
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from beamtree.nn.encoders import RandomTree as RandomTree
     from beamtree.nn.encoders import Recurrent as Recurrent
     from beamtree.nn.encoders import SoftBeamTree as SoftBeamTree
+    from beamtree.nn.encoders import Transformer as Transformer
     from beamtree.nn.encoders import encoder as encoder
     from beamtree.nn.encoders import encoders as encoders
     from beamtree.nn.engine import EngineError as EngineError
@@ -40,7 +43,6 @@ if TYPE_CHECKING:
     from beamtree.nn.topk.operators import onesoft_topk as onesoft_topk
     from beamtree.nn.topk.operators import plain_topk as plain_topk
     from beamtree.nn.topk.operators import stochastic_topk as stochastic_topk
-    from beamtree.pretrained import Pretrained
     from beamtree.trees import Tree as Tree
 
 __version__ = "0.1.0"
@@ -50,7 +52,8 @@ _MODULES = {
     "beamtree.nn.cells": ("GRC", "TreeLSTM"),
     "beamtree.nn.encoders": (
         *("encoder", "encoders", "Encoder", "BSRP", "CRvNN", "CYK", "BalancedTree", "BeamTree", "EfficientBeamTree"),
-        *("GoldTree", "GumbelTree", "NDR", "OrderedMemory", "RandomTree", "Recurrent", "SoftBeamTree"),
+        *("GoldTree", "GumbelTree", "LSTM", "NDR", "OrderedMemory", "RandomTree", "Recurrent", "SoftBeamTree"),
+        "Transformer",
     ),
     "beamtree.nn.engine": ("EngineError", "release_memory"),
     "beamtree.nn.topk.operators": ("SoftTopK", "TopK", "onesoft_topk", "plain_topk", "stochastic_topk"),
@@ -63,6 +66,7 @@ __all__ = [
     "BSRP",
     "CYK",
     "GRC",
+    "LSTM",
     "NDR",
     "BalancedTree",
     "BeamTree",
@@ -81,6 +85,7 @@ __all__ = [
     "SoftBeamTree",
     "SoftTopK",
     "TopK",
+    "Transformer",
     "Tree",
     "TreeLSTM",
     "data",
@@ -112,6 +117,6 @@ def __dir__() -> list[str]:
 
 def load(name: str | os.PathLike[str], device: "str | torch.device | None" = None) -> "Pretrained":
     """A trained model with its vocabulary: a shipped one by its name, a run's folder, or a model on the hub."""
-    from beamtree.pretrained import load
+    from beamtree.models.pretrained import load
 
     return load(name, device)

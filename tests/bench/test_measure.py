@@ -64,12 +64,20 @@ def test_a_case_that_an_engine_is_not_made_for_is_a_result_with_the_reason():
     ("encoder", "engine", "reason"),
     [
         ("ndr", "reference", "it has no reference engine"),
+        ("lstm", "reference", "it has no reference engine"),
+        ("transformer", "reference", "it has no reference engine"),
         ("bt-grc-soft", "reference", "unknown engine 'reference'; known: auto, torch, triton"),
     ],
 )
 def test_an_engine_that_an_encoder_does_not_have_is_a_result_with_the_reason(encoder, engine, reason):
     case = Case(encoder, engine, 4, 1, **SMALL)
     assert measure(case, repeats=1) == Result(case, note=f"cannot: {reason}")
+
+
+@pytest.mark.parametrize("encoder", ["ndr", "lstm", "transformer"])
+def test_every_width_can_be_measured(encoder):
+    """Heads divide it, and an odd one is read in one direction."""
+    assert measure(Case(encoder, "auto", 4, 1, dim=9), repeats=1).train_seconds > 0
 
 
 @pytest.mark.gpu

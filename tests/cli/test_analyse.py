@@ -1,17 +1,18 @@
 """`beamtree analyse`, with models that have learned nothing, on small data."""
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from beamtree import cli, recipes
+from beamtree import cli
 from beamtree.data import TASKS, Vocabulary
-from beamtree.pretrained import Pretrained, build
-from beamtree.runs import Config
-from beamtree.trees import analysis
+from beamtree.evaluation import trees as analysis
+from beamtree.models.build import build
+from beamtree.models.config import make_config
+from beamtree.models.pretrained import Pretrained
+from beamtree.runs import recipes
 from toy_originals import maximum, write
 
 ORIGINALS = {
@@ -39,8 +40,8 @@ def folders(tmp_path, monkeypatch):
 def save_model(folder, recipe, seed=0, encoder="bt-grc", tests=()):
     task = TASKS[recipe]
     settings = recipes.load(recipe, encoder, changes={"model.dim": 8})
-    settings = replace(settings, data=replace(settings.data, vectors=None, tests=tests))
-    config = Config(settings, task.labels, task.pair, closed_vocabulary=task.words is not None)
+    settings = settings.change({"data.vectors": None, "data.tests": tests})
+    config = make_config(settings.to_dict(), task.labels, task.pair, closed_vocabulary=task.words is not None)
     vocabulary = Vocabulary(task.words or ["good", "film"], closed=config.closed_vocabulary)
     torch.manual_seed(seed)
     Pretrained(config, vocabulary, build(config, len(vocabulary))).save_pretrained(folder)

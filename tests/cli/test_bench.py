@@ -13,10 +13,9 @@ from typer.testing import CliRunner
 import beamtree
 from beamtree import cli
 from beamtree.bench import measure as bench
-from beamtree.bench import plot as bench_plot
 from beamtree.bench import tables as bench_tables
-from beamtree.cli import terminal
 from beamtree.nn.encoders import encoders
+from beamtree.utils import terminal
 
 SMALL = ("bench", "--dim", "8", "--beam", "2", "-n", "8", "-b", "1", "--repeats", "1", "--device", "cpu")
 
@@ -73,8 +72,9 @@ def test_help_names_the_commands(arguments):
 def test_the_help_of_bench_shows_examples_that_are_valid(monkeypatch):
     help = invoke("bench", "--help").stdout
     monkeypatch.setattr(bench, "measure", lambda case, repeats, budget: bench.Result(case, 1.0, 1.0, 1, 1))
-    monkeypatch.setattr(bench_plot, "check_plot", lambda file: None)
-    monkeypatch.setattr(bench_plot, "draw", lambda results, file, title: None)
+    command = importlib.import_module("beamtree.cli.bench")
+    monkeypatch.setattr(command, "check_plot", lambda file: None)
+    monkeypatch.setattr(command, "draw", lambda results, file, title: None)
     for example in (
         "beamtree bench -e bt-grc -e bt-grc-onesoft -n 200 -n 500 -b 1",
         "beamtree bench --table speed",

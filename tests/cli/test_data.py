@@ -6,7 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from beamtree import cli
-from beamtree.data import download, listops
+from beamtree.data.raw import download
+from beamtree.data.tasks import listops
 
 TREES = {
     "train": "(3 (2 It) (4 (2 is) (3 good)))\n(1 (2 So) (1 bad))\n",

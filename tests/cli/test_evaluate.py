@@ -2,16 +2,18 @@
 
 import importlib.util
 import json
-from dataclasses import replace
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from beamtree import cli, evaluation, recipes
-from beamtree.data import TASKS, Vocabulary, listops
-from beamtree.pretrained import Pretrained, build
-from beamtree.runs import Config
+from beamtree import cli, evaluation
+from beamtree.data import TASKS, Vocabulary
+from beamtree.data.tasks import listops
+from beamtree.models.build import build
+from beamtree.models.config import make_config
+from beamtree.models.pretrained import Pretrained
+from beamtree.runs import recipes
 from toy_originals import maximum, write
 
 ORIGINALS = {
@@ -36,8 +38,8 @@ def folders(tmp_path, monkeypatch):
 def save_model(folder, recipe, tests=()):
     task = TASKS[recipe]
     settings = recipes.load(recipe, changes={"model.dim": 8, "encoder.options.beam_size": 2})
-    settings = replace(settings, data=replace(settings.data, vectors=None, tests=tests))
-    config = Config(settings, task.labels, task.pair, closed_vocabulary=task.words is not None)
+    settings = settings.change({"data.vectors": None, "data.tests": tests})
+    config = make_config(settings.to_dict(), task.labels, task.pair, closed_vocabulary=task.words is not None)
     vocabulary = Vocabulary(task.words or ["good", "film"], closed=config.closed_vocabulary)
     torch.manual_seed(0)
     Pretrained(config, vocabulary, build(config, len(vocabulary))).save_pretrained(folder)

@@ -12,11 +12,14 @@ from torch.utils._pytree import tree_leaves
 from typer.testing import CliRunner
 
 import beamtree
-from beamtree import cli, pretrained, recipes
+from beamtree import cli
 from beamtree.cli.models import DIM, list_recipes
 from beamtree.data import TASKS, Vocabulary
+from beamtree.models import pretrained
+from beamtree.models.build import build
+from beamtree.models.config import make_config
 from beamtree.nn.encoders import defaults, options
-from beamtree.runs import Config
+from beamtree.runs import recipes
 
 WIDEST = 120  # columns of a terminal in which the list can still be read
 SMALL = {"beam_size": 3, "samples": 3, "slots": 5, "heads": 2, "layers": 3, "halt": False}  # where cost is counted
@@ -44,9 +47,9 @@ def shipped(tmp_path, monkeypatch):
     """A model of the package that has learned nothing."""
     torch.manual_seed(0)
     settings = recipes.load("listops", "bt-lstm", changes={"model.dim": 8})
-    config = Config(settings, TASKS["listops"].labels, pair=False, closed_vocabulary=True)
+    config = make_config(settings.to_dict(), TASKS["listops"].labels, pair=False, closed_vocabulary=True)
     vocabulary = Vocabulary(TASKS["listops"].words, closed=True)
-    model = pretrained.Pretrained(config, vocabulary, pretrained.build(config, len(vocabulary)))
+    model = pretrained.Pretrained(config, vocabulary, build(config, len(vocabulary)))
     model.save_pretrained(tmp_path / "listops-shipped")
     monkeypatch.setattr(pretrained, "_SHIPPED", tmp_path)
 

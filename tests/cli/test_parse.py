@@ -13,14 +13,16 @@ import torch
 from typer.testing import CliRunner
 
 import beamtree
-from beamtree import Tree, cli, recipes
-from beamtree.answers import answers, as_json
+from beamtree import Tree, cli
 from beamtree.cli import parse
 from beamtree.data import TASKS, Vocabulary
-from beamtree.drawing import penn_tree, text_tree
-from beamtree.pretrained import Pretrained, build, load
-from beamtree.recipes.settings import Settings
-from beamtree.runs import Config
+from beamtree.models.answers import answers, as_json
+from beamtree.models.build import build
+from beamtree.models.config import make_config
+from beamtree.models.pretrained import Pretrained, load
+from beamtree.runs import recipes
+from beamtree.runs.settings import Settings
+from beamtree.trees.drawing import penn_tree, text_tree
 
 EXPRESSION = "[MAX 2 9 [MIN 4 7 ] 0 ]"
 
@@ -30,7 +32,7 @@ def save(folder, task="listops", words=None, pair=False):
     changes = {"model.dim": 8, "encoder.options.beam_size": 4, "data.task": task}
     settings = Settings.change(recipes.load("listops"), changes)
     vocabulary = Vocabulary(words or TASKS[task].words, closed=words is None)
-    config = Config(settings, TASKS[task].labels, pair, closed_vocabulary=words is None)
+    config = make_config(settings.to_dict(), TASKS[task].labels, pair, closed_vocabulary=words is None)
     Pretrained(config, vocabulary, build(config, len(vocabulary))).save_pretrained(folder)
 
 

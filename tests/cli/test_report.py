@@ -5,7 +5,11 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from beamtree import cli, recipes, runs
+from beamtree import cli
+from beamtree.models import storage
+from beamtree.models.config import make_config
+from beamtree.runs import recipes
+from beamtree.utils import files
 
 
 @pytest.fixture(autouse=True)
@@ -16,11 +20,11 @@ def folder(tmp_path, monkeypatch):
     for seed in range(3):
         place = tmp_path / "runs" / f"bt-grc-seed{seed}"
         place.mkdir(parents=True)
-        config = runs.Config(recipes.load("sst5", seed=seed), ("a", "b"), pair=False, closed_vocabulary=False)
-        runs.write_config(place, config)
+        config = make_config(recipes.load("sst5", seed=seed).to_dict(), ("a", "b"), pair=False, closed_vocabulary=False)
+        storage.write_config(place, config)
         if seed < 2:
             score = {"correct": 1, "count": 2, "accuracy": 0.5 + seed / 50, "loss": 1.0}
-            runs.write_json(place / runs.RESULTS, {"splits": {"iid": score}})
+            files.write_json(place / storage.RESULTS, {"splits": {"iid": score}})
     return tmp_path
 
 

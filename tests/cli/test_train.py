@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from beamtree import cli, recipes, runs, training
+from beamtree import cli, training
+from beamtree.models import storage
+from beamtree.models.config import make_config
+from beamtree.runs import folder as runs_folder
+from beamtree.runs import recipes
+from beamtree.runs.folder import read_settings
 from beamtree.training import sweep
 from training.toy_runs import write_data
 
@@ -62,16 +67,17 @@ def test_a_recipe_becomes_a_model_and_is_not_trained_twice(folder):
     assert "best epoch 1 of 1" in result.stdout
     assert "the model is in runs/toy/bt-grc-seed0\n" in result.stdout
     assert result.stderr.startswith("epoch 1/1  train loss")
-    assert runs.is_finished(folder / "runs/toy/bt-grc-seed0")
+    assert storage.is_finished(folder / "runs/toy/bt-grc-seed0")
     again = invoke(*TOY)
-    assert (again.stdout, again.stderr) == (result.stdout, "")
+    assert again.stdout == result.stdout
+    assert re.fullmatch(r"runs/toy/bt-grc-seed0 was finished on .*; these are its results\n", again.stderr)
 
 
 def test_json_is_all_that_is_printed(folder):
     result = invoke(*TOY, "--json", "--out", "here")
     assert (result.exit_code, result.stderr) == (0, "")
     report = json.loads(result.stdout)
-    assert report == {"folder": "here", **runs.read_results("here")}
+    assert report == {"folder": "here", **storage.read_results("here")}
 
 
 def test_resume_needs_the_folder_alone(folder):
@@ -79,10 +85,10 @@ def test_resume_needs_the_folder_alone(folder):
     settings = recipes.load("toy.yaml", seed=3)
     labels = ("a", "b", "c")
     Path("begun").mkdir()
-    runs.write_config("begun", runs.Config(settings, labels, pair=False, closed_vocabulary=False))
+    storage.write_config("begun", make_config(settings.to_dict(), labels, pair=False, closed_vocabulary=False))
     result = invoke("--resume", "begun", "--device", "cpu", "--quiet")
     assert (result.exit_code, result.stderr) == (0, "")
-    assert runs.read_results("begun")["splits"] == {}
+    assert storage.read_results("begun")["splits"] == {}
 
 
 def test_options_are_passed_on(asked):
@@ -101,6 +107,8 @@ def test_options_are_passed_on(asked):
             "b",
             "--checkpoint-minutes",
             "1.5",
+            "--logger",
+            "csv",
         ),
     )
     assert result.exit_code == 0, result.stderr
@@ -110,7 +118,7 @@ def test_options_are_passed_on(asked):
     assert settings.training.precision == "bf16"
     assert call == {
         **{"folder": Path("x"), "devices": 2, "nodes": 3, "device": "auto", "checkpoint_minutes": 1.5},
-        **{"progress": True, "roots": [Path("a"), Path("b")]},
+        **{"progress": True, "roots": [Path("a"), Path("b")], "loggers": ["csv"]},
     }
 
 
@@ -131,7 +139,7 @@ def test_several_runs_are_a_sweep(folder, monkeypatch):
     assert result.exit_code == 1
     assert result.stderr == "failed: bt-grc-seed7, see runs/toy/bt-grc-seed7.log\n"
     for name in ("bt-grc-seed8", "bt-lstm-seed7", "bt-lstm-seed8"):
-        settings = runs.read_config(folder / "runs/toy" / name).settings
+        settings = read_settings(folder / "runs/toy" / name)
         assert f"{settings.encoder.name}-seed{settings.seed}" == name
         assert settings.optimizer.lr == 5e-4
         assert re.search(rf"{name} +\d", result.stdout)
@@ -141,7 +149,7 @@ def test_several_runs_are_a_sweep(folder, monkeypatch):
 def test_ctrl_c_says_how_to_go_on(folder, monkeypatch):
     def train(settings: Any, where: Path, **options: Any) -> None:
         where.mkdir()
-        runs.write_config(where, runs.Config(settings, ("a", "b"), pair=False, closed_vocabulary=False))
+        storage.write_config(where, make_config(settings.to_dict(), ("a", "b"), pair=False, closed_vocabulary=False))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(training, "train", train)
@@ -160,9 +168,11 @@ def test_the_help_shows_examples_that_are_valid(asked, monkeypatch):
     shown = " ".join(invoke("--help").stdout.split())
     monkeypatch.setattr(sweep, "run_all", lambda jobs, at_once, screen: list(jobs))
     monkeypatch.setattr(training, "resume", lambda folder, **options: {})
-    monkeypatch.setattr(runs, "read_config", lambda folder: runs.Config(recipes.load("listops"), ("a",), False, True))
+    monkeypatch.setattr(runs_folder, "read_settings", lambda folder: recipes.load("listops"))
+    Path("reviews.tsv").write_text("text\tlabel\ngood\tyes\nbad\tno\n")
     for example, status in (
         ("beamtree train listops-tiny", 0),
+        ("beamtree train reviews.tsv", 0),
         ("beamtree train listops --encoder bt-grc-onesoft --seed 1 --set optimizer.lr=5e-4 --out runs/slow", 0),
         ("beamtree train listops -e bt-grc -e bt-grc-onesoft --seeds 3 --at-once 3", 1),  # as all of them "fail"
         ("beamtree train --resume runs/slow", 0),
@@ -186,6 +196,10 @@ def test_the_help_shows_examples_that_are_valid(asked, monkeypatch):
         (["listops", "--at-once", "0"], "--at-once is 0"),
         (["listops", "--devices", "0"], "devices is 0"),
         (["listops", "--seeds", "2", "--devices", "0"], "devices is 0"),
+        (["listops", "--logger", "wandbb"], "unknown logger 'wandbb' (did you mean 'wandb'?)"),
+        (["listops", "--executor", "slrum"], "unknown --executor 'slrum' (did you mean 'slurm'?)"),
+        (["listops", "--recipe", "text"], "--recipe does not go with the recipe listops"),
+        (["data", "--data", "x"], "--data does not go with data, which is data already"),
         (["listops", "--device", "gpu"], "unknown device 'gpu' (did you mean 'cuda'?); known: auto, cpu, cuda"),
         (["listops", "--checkpoint-minutes", "-1"], "checkpoint_minutes is -1.0"),
         (["listops", "--out", "data"], "data is not empty, and no run"),
@@ -202,3 +216,35 @@ def test_a_mistake_is_answered_in_one_line(shape_checks_off, arguments, message)
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
     assert message in result.stderr
+
+
+def test_data_of_ones_own_needs_no_recipe(asked):
+    Path("reviews.tsv").write_text("text\tlabel\ngood film\tyes\nbad film\tno\n")
+    assert invoke("reviews.tsv").exit_code == 0
+    assert invoke("--recipe", "listops-tiny", "--data", "reviews.tsv").exit_code == 0
+    first, second = asked
+    assert (first["settings"].recipe, second["settings"].recipe) == ("text", "listops-tiny")
+    assert first["settings"].data.task == second["settings"].data.task == str(Path("reviews.tsv").absolute())
+    assert first["folder"] == Path("runs/reviews/bt-grc-seed0")
+
+
+def test_more_epochs_continue_a_finished_run(folder):
+    invoke(*TOY, "--out", "run")
+    result = invoke(*TOY, "--out", "run", "--max-epochs", "2")
+    assert "best epoch" in result.stdout
+    assert result.stderr.startswith("epoch 2/2")
+    assert invoke("--resume", "run", "--max-epochs", "3", "--device", "cpu").stderr.startswith("epoch 3/3")
+
+
+def test_commands_can_be_printed_for_any_scheduler(folder):
+    result = invoke(*TOY, "--seeds", "2", "--set", "optimizer.lr=5e-4", "--print-commands")
+    assert result.exit_code == 0, result.stderr
+    first, second = result.stdout.splitlines()
+    assert " -m beamtree train " in first
+    assert f"--out={folder / 'runs/toy/bt-grc-seed1'}" in second
+    assert not Path("runs").exists()
+
+
+def test_the_schema_is_json(folder):
+    schema = json.loads(invoke("--schema").stdout)
+    assert schema["$schema"].startswith("https://json-schema.org/")

@@ -4,8 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,19 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beamtree.data import cache
-from beamtree.data.cache import Prepared, cache_folder, entries, locked, remove, stored
+from beamtree.data.cache import Prepared, cache_folder, entries, remove, stored
+from beamtree.utils import locks
+from subprocesses import NoLocks, starting, until
 
-# What the other processes start with. They load the one file, as importing torch would take them seconds.
+# Loads the module without its package, whose import of torch would take seconds.
 PREFACE = f"""
-import importlib.util, os, sys, time
+import importlib.util
 import numpy as np
 spec = importlib.util.spec_from_file_location("cache", {str(cache.__file__)!r})
 cache = importlib.util.module_from_spec(spec)
 sys.modules["cache"] = cache
 spec.loader.exec_module(cache)
-folder = sys.argv[1]
-def say(text):
-    print(text, flush=True)
 """
 
 JSON = st.recursive(
@@ -55,24 +52,8 @@ def never() -> Prepared:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
-    started: list[subprocess.Popen[str]] = []
-
-    def run(code: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", PREFACE + code, str(tmp_path)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        started.append(process)
-        return process
-
-    yield run
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def until(process: subprocess.Popen[str], said: str) -> None:
-    assert process.stdout is not None
-    line = process.stdout.readline().strip()
-    assert line == said, line or process.communicate()[1]
+    with starting(tmp_path, PREFACE) as run:
+        yield run
 
 
 def test_what_was_stored_is_read_back_without_making_it_again(tmp_path: Path) -> None:
@@ -216,7 +197,7 @@ def test_processes_that_prepare_the_same_at_once_all_succeed(
     """With locks one of them does the work; without, they all do and read the same."""
     code = f"""
 if not {with_locks}:
-    cache.fcntl = None
+    without_locks()
 def make():
     say("made")
     time.sleep(0.3)
@@ -302,54 +283,13 @@ def test_what_a_living_process_writes_is_not_swept(
 
 
 def test_without_locks_only_an_old_temporary_folder_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "fcntl", None)
+    monkeypatch.setattr(locks.filelock, "FileLock", NoLocks)
     old, new = (tmp_path / "prepared" / f".x-0.{name}.tmp" for name in ("old", "new"))
     for folder in (old, new):
         folder.mkdir(parents=True)
     os.utime(old, (0, 0))
     stored("x", {}, counting([]), tmp_path)
     assert (old.exists(), new.exists()) == (False, True)
-
-
-def test_a_lock_has_one_holder_at_a_time_and_leaves_no_file(
-    tmp_path: Path, start: Callable[[str], subprocess.Popen[str]]
-) -> None:
-    code = """
-from pathlib import Path
-count = Path(folder) / "count"
-for _ in range(50):
-    with cache.locked(Path(folder) / "lock") as held:
-        assert held
-        number = int(count.read_text())
-        count.write_text(str(number + 1))
-"""
-    (tmp_path / "count").write_text("0")
-    for process in [start(code) for _ in range(3)]:
-        assert process.wait(timeout=30) == 0
-    assert (tmp_path / "count").read_text() == "150"
-    assert os.listdir(tmp_path) == ["count"]
-    with locked(tmp_path / "no" / "such" / "folder") as held:
-        assert not held
-
-
-def test_who_has_waited_for_a_lock_holds_it_alone(tmp_path: Path) -> None:
-    """Though the holder before has removed the file that was waited at."""
-    lock, has_it, done = tmp_path / "lock", threading.Event(), threading.Event()
-
-    def wait() -> None:
-        with locked(lock):
-            has_it.set()
-            done.wait(10)
-
-    waiting = threading.Thread(target=wait)
-    with locked(lock):
-        waiting.start()
-        assert not has_it.wait(0.1)
-    assert has_it.wait(10)
-    with pytest.raises(BlockingIOError):
-        cache._acquire(lock, wait=False)
-    done.set()
-    waiting.join()
 
 
 def one_line(error: pytest.ExceptionInfo[ValueError]) -> str:

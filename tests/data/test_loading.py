@@ -13,8 +13,8 @@ import pytest
 
 from beamtree.data import load, loading
 from beamtree.data.cache import entries
-from beamtree.data.listops import task as listops_task
 from beamtree.data.samples import Sample
+from beamtree.data.tasks.listops import task as listops_task
 from beamtree.data.vectors import Vectors
 from beamtree.trees import Tree
 from toy_originals import LONG, ORIGINALS, SICK, pair, write

@@ -7,7 +7,7 @@ import pytest
 
 import real_files
 from beamtree.data import Data, Split, load
-from beamtree.data.originals import SOURCES, find
+from beamtree.data.raw import SOURCES, find
 from beamtree.trees import Tree
 
 # Run-time type checks make reading several times slower, and here are no shapes to check.

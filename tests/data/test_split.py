@@ -32,7 +32,13 @@ def shaped(tokens: tuple[str, ...], seed: int) -> Tree:
 
 def build(rows: list[Row], pairs: bool, trees: bool) -> list[Sample]:
     return [
-        Sample(tokens, label, second if pairs else None, shaped(tokens, seed) if trees else None)
+        Sample(
+            tokens,
+            label,
+            second if pairs else None,
+            shaped(tokens, seed) if trees else None,
+            shaped(second, seed + 1) if pairs and trees else None,
+        )
         for tokens, label, second, seed in rows
     ]
 
@@ -66,6 +72,7 @@ def test_an_index_counts_from_either_end(rows: list[Row], pairs: bool, trees: bo
     for index in range(-size, size):
         assert split[index] == samples[index]
         assert split.tree(index) == samples[index].tree
+        assert split.second_tree(index) == samples[index].second_tree
     for index in (size, -size - 1):
         for read in (split.__getitem__, split.tree) if trees else (split.__getitem__,):
             with pytest.raises(IndexError):
@@ -74,12 +81,15 @@ def test_an_index_counts_from_either_end(rows: list[Row], pairs: bool, trees: bo
 
 def test_arrays_are_those_given_so_that_they_can_stay_on_the_disk() -> None:
     arrays = Split.from_samples(build([(("a", "b"), "yes", ("c",), 0)], True, True), LABELS).arrays()
-    assert sorted(arrays) == ["labels", "reduces", "second", "second-offsets", "tokens", "tokens-offsets", "words"]
+    assert sorted(arrays) == [
+        *("labels", "reduces", "second", "second-offsets", "second-reduces", "tokens", "tokens-offsets", "words")
+    ]
     again = Split.from_arrays(arrays, LABELS)
     assert again.second is not None
     for name, array in (("tokens", again.tokens.flat), ("second", again.second.flat), ("labels", again.labels)):
         assert array is arrays[name]
     assert again.reduces is arrays["reduces"]
+    assert again.second_reduces is arrays["second-reduces"]
 
 
 @pytest.mark.parametrize(("count", "kind"), [(1, "uint8"), (256, "uint8"), (257, "uint16"), (70_000, "uint32")])
@@ -117,13 +127,21 @@ def test_all_samples_have_a_gold_tree_or_none(without_first: bool) -> None:
         Split.from_samples(samples if without_first else samples[::-1], LABELS)
 
 
+def test_all_second_texts_have_a_gold_tree_or_none() -> None:
+    samples = [Sample(("a",), "no", ("b",)), Sample(("a",), "no", ("b",), second_tree=Tree.parse("b"))]
+    with pytest.raises(
+        ValueError, match="1 of 2 samples have a gold tree of the second text: all must have one, or none"
+    ):
+        Split.from_samples(samples, LABELS)
+
+
 def test_a_rule_makes_the_gold_trees_of_both_sides_where_the_arrays_have_none() -> None:
     samples = [Sample(("a", "b", "c"), "no", ("d", "e")), Sample(("a",), "no", ("f",))]
     arrays = Split.from_samples(samples, LABELS).arrays()
     split = Split.from_arrays(arrays, LABELS, left_branching)
     assert [split.tree(0), split.tree(-1)] == [Tree.parse("((a b) c)"), Tree.parse("a")]
     assert [split.second_tree(0), split.second_tree(-1)] == [Tree.parse("(d e)"), Tree.parse("f")]
-    assert split[0] == samples[0]._replace(tree=Tree.parse("((a b) c)"))
+    assert split[0] == samples[0]._replace(tree=Tree.parse("((a b) c)"), second_tree=Tree.parse("(d e)"))
     without = Split.from_arrays(arrays, LABELS)
     assert (without.tree(0), without.second_tree(0)) == (None, None)
     assert Split.from_samples(texts("a b no"), LABELS, left_branching).second_tree(0) is None

@@ -14,6 +14,7 @@ import real_files
 from beamtree.data import tables
 from beamtree.data.samples import Sample
 from beamtree.data.tables import Kind
+from beamtree.trees import Tree
 
 # A letter in front: else a first text might be the name of a column, or all the texts numbers.
 WORD = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"])).map(lambda word: f"x{word}")
@@ -66,6 +67,82 @@ def test_the_same_samples_in_many_forms(kind: Kind, text: str) -> None:
 )
 def test_pairs(kind: Kind, text: str) -> None:
     assert read(text, kind) == [Sample(("it", "rains"), "entailment", ("it", "is", "wet"))]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("tsv", "text\ttree\tlabel\na b c\t(a (b c))\tx"),
+        ("tsv", "label\ttrees\nx\t( a ( b c ) )"),
+        ("csv", "Tree1,label\n(a(b c)),x"),
+        ("jsonl", '{"tree": "(a (b c))", "label": "x"}'),
+        ("jsonl", '{"label": "x", "sentence": "a b c", "tree": "(((a)) (b c))"}'),
+    ],
+)
+def test_gold_trees_have_a_column_and_may_be_the_text(kind: Kind, text: str) -> None:
+    assert read(text, kind) == [Sample(("a", "b", "c"), "x", tree=Tree.parse("(a (b c))"))]
+
+
+@pytest.mark.parametrize("texts", [("text\ttext2\t", "a b c\td e\t"), ("", "")])
+def test_pairs_have_a_gold_tree_for_each_text(texts: tuple[str, str]) -> None:
+    [sample] = read(f"{texts[0]}tree1\ttree2\tlabel\n{texts[1]}((a b) c)\t(d e)\tx")
+    assert sample == Sample(("a", "b", "c"), "x", ("d", "e"), Tree.parse("((a b) c)"), Tree.parse("(d e)"))
+
+
+def test_brackets_of_more_than_two_constituents_branch_to_the_left() -> None:
+    [sample] = read("tree\tlabel\n(a (b c d) e)\tx")
+    assert sample.tree == Tree.parse("((a ((b c) d)) e)")
+
+
+def test_leaves_are_compared_with_the_tokens_of_the_tokenizer() -> None:
+    lines = ["text\ttree\tlabel", 'It isn\'t "so" (bad)\t(It is n\'t " so " -LRB- bad -RRB-)\tx']
+    [sample] = tables.read(lines, "own", "tsv", "words")
+    assert sample.tokens == ("it", "is", "n't", "``", "so", "''", "(", "bad", ")")
+    assert sample.tree is not None
+    assert sample.tree.leaves == sample.tokens
+    [of_leaves] = tables.read(["tree\tlabel", "(Don't (Stop .))\tx"], "own", "tsv", "words")
+    assert of_leaves.tokens == ("don't", "stop", "."), "leaves are tokens: they are not divided again"
+    with pytest.raises(ValueError, match=r"^own, line 2: leaf 0 of the tree is 'It' and token 0 of the text 'it'"):
+        list(tables.read(["text\ttree\tlabel", "it rains\t(It rains)\tx"], "own", "tsv", "spaces"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "complaint"),
+    [
+        ("tsv", "text\ttree\tlabel\na b\t(a b)\tx\na b\t(a c)\tx", "line 3: leaf 1 of the tree is 'c' and token 1 of"),
+        (
+            "tsv",
+            "text\ttree\tlabel\na b c\t(a b)\tx",
+            "line 2: the tree has 2 leaves and the text 3 tokens: the leaves",
+        ),
+        ("tsv", "text\ttree\tlabel\na b\t(a b\tx", "line 2: the tree: unbalanced brackets: the '(' at character 0"),
+        (
+            "tsv",
+            "text\ttree\tlabel\na b\ta b\tx",
+            "line 2: the tree: the brackets are complete before 'b' at character",
+        ),
+        ("tsv", "tree\tlabel\n(a b)\tx\n\tx", "line 3: the tree: a bracketing needs at least one leaf, got none"),
+        ("tsv", "tree\tlabel\n(a ())\tx", "line 2: the tree: the bracket from character 3 to 4 is empty"),
+        (
+            "tsv",
+            "text\ttext2\ttree\tlabel\na\tb\ta\tx",
+            "line 1: 2 texts and 1 tree: every text needs a tree, in the col",
+        ),
+        ("tsv", "text\ttree\ttree2\tlabel\na\ta\tb\tx", "line 1: 1 text and 2 trees: every text needs a tree"),
+        ("tsv", "tree\ttree1\tlabel\na\ta\tx", "line 1: 'tree' and 'tree1' are names for the same column"),
+        ("tsv", "tree\tclass\n(a b)\tx", "line 1: 'tree' is the name of a column, but a header must name both a text"),
+        ("jsonl", '{"tree": 3, "label": "x"}', "line 1: the tree is 3: it must be brackets such as '((a b) c)'"),
+        (
+            "jsonl",
+            '{"text": "a", "tree": "a", "label": "x"}\n{"text": "a", "label": "x"}',
+            "line 2: 1 of the trees expected, as in line 1, found 0",
+        ),
+    ],
+)
+def test_a_tree_that_does_not_fit_is_refused_with_its_place(kind: Kind, text: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(f'own, {complaint}')}") as refused:
+        read(text, kind)
+    assert "\n" not in str(refused.value)
 
 
 def test_labels_of_json_may_be_numbers() -> None:

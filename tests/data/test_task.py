@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beamtree.data.listops import PRESETS
 from beamtree.data.loading import TASKS
-from beamtree.data.originals import SOURCES
+from beamtree.data.raw import SOURCES
 from beamtree.data.task import Part, Task, slug
+from beamtree.data.tasks.listops import PRESETS
 
 NAMES = [
     *("listops", "listops-dg", "listops-dg1", "listops-dg2", "listops-original", "listops-tiny"),

@@ -1,6 +1,10 @@
-"""A program, `python processes.py FOLDER`, that trains in processes of its own, which it kills or lets train together.
+"""Programs that train in several processes, for the tests beside this file.
 
-They are forks, since to start each anew would take seconds.
+    python processes.py kill FOLDER            # runs that are killed at random moments
+    python processes.py starts FOLDER          # many starts of two processes
+    python processes.py together FOLDER        # the same run in one process and in two
+
+Processes are forks where that is possible: starting each anew takes seconds.
 """
 
 import os
@@ -13,13 +17,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.utilities import rank_zero_only
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 
+from beamtree.runs import checkpoints
 from beamtree.training import train
-from beamtree.training.checkpoints import CheckpointFiles
 from training.toy_runs import PLAIN, toy_settings, write_data
 
-KILLS = 5
+KILLS = 20
+STARTS = 20
 EPOCHS = 3
 
 
@@ -44,57 +49,88 @@ def wait(*children: int) -> None:
 
 def begin(data: Path, folder: Path, devices: int = 1, **changes: Any) -> None:
     settings = toy_settings(data, training__max_epochs=EPOCHS, training__patience=9, **changes)
-    train(settings, folder, device="cpu", devices=devices, progress=False, checkpoint_steps=2)
+    train(settings, folder, device="cpu", devices=devices, loggers=(), progress=False, checkpoint_steps=2)
+
+
+def kill_at_random(start: Callable[[], list[int]], kills: int, took: float) -> int:
+    """Start the processes of a run again and again, and kill them after a part of the time the whole run takes. Returns
+    how often they had not come to their end before."""
+    draw, hits = random.Random(), 0
+    for _ in range(kills):
+        children = start()
+        time.sleep(draw.uniform(0.05, 0.6) * took)
+        running = [child for child in children if os.waitpid(child, os.WNOHANG) == (0, 0)]
+        hits += bool(running)
+        draw.shuffle(running)
+        for child in running:
+            os.kill(child, signal.SIGKILL)
+        for child in running:
+            os.waitpid(child, 0)
+    return hits
 
 
 def kill(data: Path, folder: Path) -> None:
-    """One run is left alone; the other is killed again and again, after a part of the time the first one took."""
+    """A run that is left alone, and one that is killed; in one process, then in two."""
     began = time.monotonic()
     wait(fork(lambda: begin(data, folder / "whole")))
-    took, draw, hits = time.monotonic() - began, random.Random(), 0
-    for _ in range(KILLS):
-        child = fork(lambda: begin(data, folder / "killed"))
-        time.sleep(draw.uniform(0.1, 0.5) * took)
-        if os.waitpid(child, os.WNOHANG) == (0, 0):  # it has not come to its end before
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            hits += 1
+    took = time.monotonic() - began
+    hits = kill_at_random(lambda: [fork(lambda: begin(data, folder / "killed"))], KILLS, took)
     wait(fork(lambda: begin(data, folder / "killed")))
-    print(hits)
+
+    began = time.monotonic()
+    wait(*on_two(lambda: begin(data, folder / "whole-2", devices=2)))
+    took = time.monotonic() - began
+
+    def killed() -> None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # one process may see the other end and report it
+        begin(data, folder / "killed-2", devices=2)
+
+    hits_2 = kill_at_random(lambda: on_two(killed), KILLS // 2, took)
+    wait(*on_two(lambda: begin(data, folder / "killed-2", devices=2)))
+    print(hits, hits_2)
 
 
 def together(data: Path, folder: Path) -> None:
-    """The same run on one device and on two; and, with random numbers, on two without a stop and with one."""
+    """The same run in one process and in two; and, with random numbers, in two without a stop and with one."""
     wait(fork(lambda: begin(data, folder / "one", **PLAIN)))
     wait(*on_two(lambda: begin(data, folder / "two", devices=2, **PLAIN)))
     wait(*on_two(lambda: begin(data, folder / "whole", devices=2)))
 
     def stopped() -> None:
-        save, count = CheckpointFiles.save_checkpoint, 0
+        save, count = checkpoints.save, 0
 
-        def saving(self: Any, *arguments: Any, **options: Any) -> None:
+        def saving(path: Path, state: dict[str, Any]) -> None:
             nonlocal count
-            save(self, *arguments, **options)
+            save(path, state)
             count += 1
             if count == 4:
                 os._exit(0)
 
-        CheckpointFiles.save_checkpoint = saving
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # one of the two may see the other end, and complain, or not
+        checkpoints.save = saving
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the other process sees this one end, and reports it
         begin(data, folder / "stopped", devices=2)
 
     first, second = on_two(stopped)
     wait(first)
-    os.kill(second, signal.SIGKILL)
-    os.waitpid(second, 0)
+    _, status = os.waitpid(second, 0)  # it does not wait for the first one for ever
+    assert os.waitstatus_to_exitcode(status) == 1
     wait(*on_two(lambda: begin(data, folder / "stopped", devices=2)))
 
 
+def starts(data: Path, folder: Path) -> None:
+    """Many short runs in two processes, each of which must end well."""
+    for number in range(STARTS):
+        settings = toy_settings(data, training__max_epochs=1)
+
+        def work(number: int = number, settings: Any = settings) -> None:
+            train(settings, folder / str(number), device="cpu", devices=2, loggers=(), progress=False)
+
+        wait(*on_two(work))
+    print(f"{STARTS} starts")
+
+
 def on_two(work: Callable[[], Any]) -> list[int]:
-    """As a launcher such as torchrun starts them."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    """As torchrun starts them."""
 
     def ranked(rank: int) -> Callable[[], Any]:
         def start() -> None:
@@ -103,16 +139,27 @@ def on_two(work: Callable[[], Any]) -> list[int]:
                 **{"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"},
                 **{"RANK": str(rank), "LOCAL_RANK": str(rank)},
             }
-            rank_zero_only.rank = rank  # which Lightning has looked up already
+            rank_zero_only.rank = rank  # Lightning has read it from the environment at import
             work()
 
         return start
 
+    port = free_port()
     return [fork(ranked(rank)) for rank in range(2)]
 
 
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 if __name__ == "__main__":
-    place = Path(sys.argv[1])
-    kill(write_data(place / "data"), place)
-    # Many texts are of one token, which nothing is composed of; in the last step one process has no sample of its own.
-    together(write_data(place / "short", longest=2), place / "together")
+    place = Path(sys.argv[2])
+    if sys.argv[1] == "kill":
+        kill(write_data(place / "data"), place)
+    elif sys.argv[1] == "starts":
+        starts(write_data(place / "data", {"train": 8, "dev": 4}), place)
+    else:
+        # Many texts have one token, and nothing is composed; in the last step one process has no sample of its own.
+        together(write_data(place / "short", longest=2), place)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from beamtree import tasks
 from beamtree.data.batching import Batches, Buckets, Ragged
+from beamtree.models.heads import TextClassifier
 from beamtree.nn.encoders import encoder
-from beamtree.recipes.settings import DataSettings
+from beamtree.runs.settings import DataSettings
 from beamtree.training.loading import Loader, part_of, prepare
 from toy_originals import ORIGINALS, write
 from training.toy_runs import toy_settings, write_data
@@ -40,7 +40,7 @@ def loaders(batches: Batches, micro_batch: int, accumulate: int, world_size: int
 def test_the_shares_of_all_devices_add_up_to_the_gradient_of_the_whole_step(count, micro_batch, accumulate, world_size):
     batches = some_batches(count)
     torch.manual_seed(0)
-    model = tasks.TextClassifier(encoder("bt-grc", dim=4, stochastic=False), 9, classes=3).double()
+    model = TextClassifier(encoder("bt-grc", dim=4, stochastic=False), 9, classes=3).double()
 
     def gradient(indices, weight=1.0):
         batch = batches[indices]
@@ -48,36 +48,33 @@ def test_the_shares_of_all_devices_add_up_to_the_gradient_of_the_whole_step(coun
         (weight * model.loss(model.read(batch).logits, batch.labels)).backward()
         return torch.cat([torch.zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in model.parameters()])
 
-    ranks = [list(loader) for loader in loaders(batches, micro_batch, accumulate, world_size)]
+    ranks = [list(loader.epoch(0)) for loader in loaders(batches, micro_batch, accumulate, world_size)]
     seen = 0
     for begin in range(0, len(ranks[0]), accumulate):
         shares = [share for rank in ranks for share in rank[begin : begin + accumulate]]
         step = np.concatenate([share.batch.indices.numpy() for share in shares if share.count])
-        # As it is trained: each device averages over its micro-batches, then all devices do.
-        found = sum(gradient(share.batch.indices.numpy(), share.weight) for share in shares) / accumulate / world_size
+        # As in training: each process sums over its micro-batches, then the processes are averaged.
+        found = sum(gradient(share.batch.indices.numpy(), share.weight) for share in shares) / world_size
+        assert [share.ends_step for share in ranks[0][begin : begin + accumulate]][-1]
+        assert sum(share.ends_step for share in ranks[0][begin : begin + accumulate]) == 1
         torch.testing.assert_close(found, gradient(step))
         seen += len(set(step.tolist()))
     assert seen == count
 
 
 def test_a_device_without_a_sample_gets_one_that_does_not_count():
-    shares = [list(loader)[-1] for loader in loaders(some_batches(5), 2, 1, 3)]
+    shares = [list(loader.epoch(0))[-1] for loader in loaders(some_batches(5), 2, 1, 3)]
     sizes = sorted((len(share.batch), share.count, share.weight) for share in shares)
     assert all(length == 1 for length, _, _ in sizes)
     assert [count for _, count, _ in sizes] in ([0, 0, 1], [0, 1, 1])
     assert all((weight == 0) == (count == 0) for _, count, weight in sizes)
 
 
-def test_a_loader_goes_on_where_another_was():
-    whole, begun, resumed = (loaders(some_batches(23), 4, 2, 1)[0] for _ in range(3))
-    for loader in (whole, begun, resumed):
-        loader.sampler.set_epoch(3)
-    expected = [share.batch.indices.tolist() for share in whole]
-    parts = iter(begun)
-    first = [next(parts).batch.indices.tolist() for _ in range(4)]
-    resumed.load_state_dict(begun.state_dict())
-    assert first + [share.batch.indices.tolist() for share in resumed] == expected
-    assert len(list(resumed)) == len(whole), "the next epoch is a whole one"
+def test_an_epoch_continues_where_it_was_left():
+    loader = loaders(some_batches(23), 4, 2, 1)[0]
+    expected = [each.batch.indices.tolist() for each in loader.epoch(3)]
+    assert [each.batch.indices.tolist() for each in loader.epoch(3, start=4)] == expected[4:]
+    assert [each.batch.indices.tolist() for each in loader.epoch(4)] != expected, "another epoch has another order"
 
 
 @pytest.mark.parametrize("pairs", [False, True])
@@ -122,13 +119,13 @@ def test_without_train_or_dev_there_is_no_training(split, tmp_path):
 def test_a_test_that_is_missing_is_told_or_refused(tmp_path):
     write(tmp_path / "originals", ORIGINALS)
     told: list[str] = []
-    settings = toy_settings(tmp_path, data=DataSettings("mnli", {}, None, ()))
+    settings = toy_settings(tmp_path, data=DataSettings(task="mnli", options={}, vectors=None, tests=()))
     materials = prepare(settings, [tmp_path / "originals"], say=told.append)
     assert "m" in materials.tests
     assert "neg-mm" not in materials.tests
     assert materials.config.pair
     assert [text for text in told if text.startswith("the test split neg-mm is left out: ")]
-    asked = toy_settings(tmp_path, data=DataSettings("mnli", {}, None, ("neg-mm",)))
+    asked = toy_settings(tmp_path, data=DataSettings(task="mnli", options={}, vectors=None, tests=("neg-mm",)))
     with pytest.raises(ValueError, match=r"^the test split neg-mm cannot be made: .*beamtree data get nli-stress"):
         prepare(asked, [tmp_path / "originals"])
 

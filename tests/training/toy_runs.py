@@ -3,19 +3,21 @@
 import json
 import random
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from beamtree import runs
-from beamtree.recipes.settings import (
+from beamtree.models import storage
+from beamtree.runs.folder import METRICS
+from beamtree.runs.settings import (
     DataSettings,
     EncoderSettings,
     ModelSettings,
     OptimizerSettings,
     Settings,
     TrainingSettings,
+    replace,
 )
+from beamtree.utils import files
 
 SIZES = {"train": 25, "dev": 10, "test": 9}  # the last of the four steps of an epoch has one sample
 PLAIN: dict[str, Any] = {  # without random numbers: several devices draw others than one does
@@ -43,10 +45,10 @@ def toy_settings(folder: Path, **changes: Any) -> Settings:
     settings = Settings(
         recipe="toy",
         seed=0,
-        data=DataSettings(str(folder), {"tokenizer": "spaces"}, None, ()),
+        data=DataSettings(task=str(folder), options={"tokenizer": "spaces"}, vectors=None, tests=()),
         model=ModelSettings(dim=6, hidden=None, dropout=0.1, dropout_in=0.1),
-        encoder=EncoderSettings("bt-grc", {"beam_size": 2, "dropout": 0.1}),
-        optimizer=OptimizerSettings("ranger", lr=1e-2, weight_decay=1e-2),
+        encoder=EncoderSettings(name="bt-grc", options={"beam_size": 2, "dropout": 0.1}),
+        optimizer=OptimizerSettings(name="ranger", lr=1e-2, weight_decay=1e-2),
         training=TrainingSettings(
             batch_size=8,
             micro_batch=4,
@@ -73,13 +75,13 @@ def toy_settings(folder: Path, **changes: Any) -> Settings:
 
 def outcome(folder: Path) -> tuple[bytes, list[dict[str, Any]], dict[str, Any]]:
     """Weights, metrics and results: all that must not depend on when a run was stopped, and so not on the clock."""
-    lines = runs.read_json_lines(folder / runs.METRICS)
-    results = runs.read_results(folder)
+    lines = files.read_json_lines(folder / METRICS)
+    results = storage.read_results(folder)
     for timed in (*lines, results):
         for key in ("seconds", "samples_per_second"):
             timed.pop(key, None)
-    return (folder / runs.WEIGHTS).read_bytes(), lines, results
+    return (folder / storage.WEIGHTS).read_bytes(), lines, results
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / runs.METRICS).read_text().splitlines()]
+    return [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beamtree.data import listops, logic
+from beamtree.data.tasks import listops, logic
 from beamtree.trees import Bracketing, Tree
 from beamtree.trees.baselines import uniform
 

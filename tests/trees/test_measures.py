@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beamtree.nn.beams import Parse
 from beamtree.trees import Bracketing, Tree
 from beamtree.trees.baselines import easy_first, left, right, uniform
 from beamtree.trees.measures import agreement, entropy, expected_f1
+from beamtree.trees.parses import Parse
 from beamtree.trees.scores import COUNTED, Counted, score
 
 

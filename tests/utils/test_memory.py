@@ -30,12 +30,17 @@ def test_the_peak_is_what_the_work_needs_at_most():
         assert 248 * 2**20 < peak < 528 * 2**20
 
 
-def test_releasing_memory_empties_the_fused_engine_once_it_was_used(monkeypatch):
+def test_releasing_memory_clears_every_registered_cache(monkeypatch):
     calls = []
-    name, cache = "beamtree.nn.engine.gpu.cache", SimpleNamespace(clear=lambda: calls.append(1))
-    monkeypatch.setitem(sys.modules, name, SimpleNamespace(CACHE=cache))
+    monkeypatch.setattr(memory, "CACHES", [lambda: calls.append("first"), lambda: calls.append("second")])
     memory.release_memory()
-    assert calls == [1]
-    monkeypatch.delitem(sys.modules, name)
+    assert calls == ["first", "second"]
+
+
+def test_the_workspaces_of_the_gpu_are_a_registered_cache():
+    from beamtree.nn.engine.gpu.cache import CACHE
+
+    CACHE.acquire("key", torch.device("cpu"), lambda: SimpleNamespace(bytes=1)).release()
+    assert len(CACHE) == 1
     memory.release_memory()
-    assert name not in sys.modules
+    assert len(CACHE) == 0

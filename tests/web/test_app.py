@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 import pytest
 from fastapi.testclient import TestClient
 
-from beamtree.answers import answers, as_json
-from beamtree.pretrained import load
+from beamtree.models.answers import answers, as_json
+from beamtree.models.pretrained import load
 from beamtree.web import SCRIPTS, STYLE, app, worker
 from beamtree.web.worker import Limits
 from web.toy_models import EXPRESSION

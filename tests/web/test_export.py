@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from beamtree.answers import answers, as_json
-from beamtree.pretrained import load
+from beamtree.models.answers import answers, as_json
+from beamtree.models.pretrained import load
 from beamtree.web import SCRIPTS, STYLE, read
 from beamtree.web.export import page
 from web.toy_models import EXPRESSION

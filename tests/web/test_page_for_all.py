@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from beamtree.answers import answers, as_json
-from beamtree.pretrained import load
+from beamtree.models.answers import answers, as_json
+from beamtree.models.pretrained import load
 from beamtree.web.export import page as export
 from web.toy_models import EXPRESSION
 from web.using import link, shown

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import torch
 
-from beamtree import recipes
 from beamtree.data import TASKS, Vocabulary
-from beamtree.pretrained import Pretrained, build
-from beamtree.recipes.settings import Settings
-from beamtree.runs import Config
+from beamtree.models.build import build
+from beamtree.models.config import make_config
+from beamtree.models.pretrained import Pretrained
+from beamtree.runs import recipes
+from beamtree.runs.settings import Settings
 
 EXPRESSION = "[MAX 2 9 [MIN 4 7 ] 0 ]"
 SOURCE = Path(__file__).parents[2] / "src"
@@ -25,7 +26,7 @@ def save(folder, task="listops", words=None, pair=False, seed=0):
     changes = {"model.dim": 8, "encoder.options.beam_size": 5, "data.task": task}
     settings = Settings.change(recipes.load("listops"), changes)
     vocabulary = Vocabulary(words or TASKS[task].words, closed=words is None)
-    config = Config(settings, TASKS[task].labels, pair, closed_vocabulary=words is None)
+    config = make_config(settings.to_dict(), TASKS[task].labels, pair, closed_vocabulary=words is None)
     Pretrained(config, vocabulary, build(config, len(vocabulary))).save_pretrained(folder)
 
 

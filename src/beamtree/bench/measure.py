@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beamtree.nn.encoders import encoder, encoders, options
+from beamtree.nn.encoders import defaults, encoder, encoders, options
 from beamtree.nn.engine import ENGINES, EngineError
 from beamtree.trees import Tree
 from beamtree.utils.checks import check_choice, check_integer, check_rate
@@ -37,6 +37,7 @@ BUDGET = 10.0  # seconds; limits the repeats of a slow case
 # twice.
 KEPT, KEPT_CRVNN, KEPT_ONESOFT = 27, 52, 2
 SLOTS, SAMPLES = 21, 5  # defaults of Ordered Memory and MC-Gumbel
+WITHOUT_REFERENCE = ("ndr", "lstm", "transformer")  # small estimates: "cannot", and not "skipped"
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,9 @@ def make_encoder(case: Case) -> Any:
     """The encoder of a case, with those of its settings that the encoder accepts."""
     known = options(case.encoder)
     given: dict[str, Any] = {"dim": case.dim, "beam_size": case.beam_size, "dropout": case.dropout}
-    given["heads"] = math.gcd(case.dim, 16)  # for NDR; must divide the width
+    given["heads"] = math.gcd(case.dim, defaults(case.encoder).get("heads", 1))  # must divide the width
+    if case.encoder == "lstm":
+        given["bidirectional"] = case.dim % 2 == 0  # each direction has half the width
     given["halt"] = False  # for CRvNN, which halts early with random weights; as in the paper's table
     if "engine" in known:
         try:
@@ -275,7 +278,7 @@ def needed_bytes(case: Case) -> int:
 def reference_cells(case: Case) -> int:
     """Number of cells that the reference composes for one input."""
     N, K = case.length, case.beam_size
-    if case.encoder == "ndr" or case.encoder.startswith(("recurrent", "gold", "balanced", "random")):
+    if case.encoder.startswith(("recurrent", "gold", "balanced", "random", *WITHOUT_REFERENCE)):
         return N
     own = {
         "cyk-grc": (N**3 - N) // 6,

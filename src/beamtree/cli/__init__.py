@@ -8,15 +8,16 @@ import typer
 from typer.core import TyperCommand
 
 from beamtree import __version__
-from beamtree.cli.terminal import INTERRUPTED, Group
+from beamtree.utils.terminal import INTERRUPTED, Command, Group
 
 # The commands in the order of the help, with the first line of each one's. Each is the function NAME_command, or the
 # typer application `app`, of the module beamtree.cli.NAME, which is imported when it is needed.
 COMMANDS = {
-    "train": "Train a model by a recipe, and score it on the recipe's test splits.",
-    "evaluate": "Measure how often a model is right: as a whole, by length, and for ListOps by depth.",
+    "train": "Train a model with a recipe, and evaluate it on the test splits.",
+    "tune": "Search the settings of a recipe for the best model, with Optuna.",
+    "evaluate": "Measure the accuracy of a model: overall, by length, and for ListOps by depth.",
     "parse": "Show the label that a model gives a text, and the trees it reads in it.",
-    "analyse": "Compare the trees that models read with gold trees, baselines, and each other.",
+    "analyse": "Compare the trees of models with gold trees, baselines, and each other.",
     "serve": "Serve a page that shows what models read in a text: label, trees, and how they were built.",
     "report": "Write tables of the runs' accuracies in the paper's layout, the paper's figures beside them.",
     "models": "List the models that come with beamtree, its encoders and its recipes.",
@@ -68,7 +69,7 @@ def load_command(name: str) -> Any:
     app = getattr(module, "app", None)
     if app is None:
         app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-        app.command(name, epilog=module.EXAMPLE)(getattr(module, f"{name}_command"))
+        app.command(name, cls=Command, epilog=module.EXAMPLE)(getattr(module, f"{name}_command"))
     command = typer.main.get_command(app)
     command.name = name
     return command

@@ -1,7 +1,8 @@
-"""`beamtree analyse`: how the trees that models read compare with gold trees, with baselines, and with each other."""
+"""`beamtree analyse`: compares the trees of models with gold trees, with baselines, and with each other."""
 
-# ruff: noqa: B006 (a list is how typer is told the default of a repeatable option; nothing changes it)
+# ruff: noqa: B006 (typer takes the default of a repeatable option as a list, which is never modified)
 
+# Imports of PyTorch are inside functions: help must not wait for them.
 import json
 from functools import partial
 from typing import Annotated, Any
@@ -9,12 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from beamtree.cli import evaluate
-from beamtree.cli.terminal import INTERRUPTED, digits, make_table, named_bars, print_table
 from beamtree.utils.checks import check_integer
 from beamtree.utils.devices import find_device
+from beamtree.utils.extras import require
+from beamtree.utils.terminal import INTERRUPTED, digits, make_table, named_bars, print_table
 
 EXAMPLE = (
-    "Examples: one model on the tests of its task; three seeds on the first hundred sentences of another; one's own "
+    "Examples: one model on a test split of its task; two seeds on the first hundred sentences of another; your own "
     "file, without gold trees\n\n"
     "  beamtree analyse listops-bt-grc --split near-iid\n\n"
     "  beamtree analyse runs/sst5/bt-grc-seed0 runs/sst5/bt-grc-seed1 --data sst5 --split iid --limit 100\n\n"
@@ -29,38 +31,38 @@ def analyse_command(
     splits: evaluate.SplitsOption = [],
     settings: evaluate.SettingsOption = [],
     roots: evaluate.RootsOption = [],
-    limit: Annotated[
-        int | None, typer.Option(help="Only so many samples of a split, the first ones.", show_default="all")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of the random trees.")] = 0,
+    limit: evaluate.LimitOption = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random trees.")] = 0,
     batch_size: Annotated[
-        int | None, typer.Option(help="The most inputs at once; of long ones there are fewer.", show_default="128")
+        int | None, typer.Option(help="Maximum batch size; smaller for long inputs.", show_default="128")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: evaluate.DeviceOption = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Compare the trees that models read with gold trees, baselines, and each other.
+    """Compare the trees of models with gold trees, baselines, and each other.
 
-    F1 is that of unlabelled spans, in per cent; spans are those of two tokens or more, nontrivial ones are also less
-    than the whole. Of each text the most probable tree counts; "expected F1" is the mean over its beams, by their
-    probabilities, and their entropy is in nats. Without --data and --split these are the tests of the first model's
-    task. docs/trees.md has the definitions.
+    F1 is that of unlabelled spans of at least two tokens, in per cent; nontrivial spans exclude the whole text. It is
+    that of the most probable tree of each text; "expected F1" is the mean over the beams, weighted by their
+    probabilities. The entropy of the beams is in nats. Without --data and --split, the test splits of the first model's
+    task are used. docs/trees.md has the definitions.
     """
+    require("train", "beamtree analyse")
     if limit is not None:
         check_integer("limit", limit, at_least=1)
     if batch_size is not None:
         check_integer("batch size", batch_size, at_least=1)
     check_integer("seed", seed, at_least=0)
     place = find_device(device)
-    import torch  # here, as the next ones: what they import takes long
+    import torch
 
-    from beamtree import pretrained
-    from beamtree.trees import analysis
+    from beamtree.evaluation import trees as analysis
+    from beamtree.models import pretrained
 
     trained = {name: pretrained.load(name, place) for name in dict.fromkeys(models)}
     first = next(iter(trained.values()))
     run = partial(analysis.analyse, trained, limit=limit, seed=seed, max_samples=batch_size or pretrained.MAX_SAMPLES)
     found: dict[str, analysis.Analysis] = {}
+    totals: dict[str, int] = {}
     interrupted = False
     with named_bars() as bar, evaluate.warning_lines():
         data, wanted, missing = evaluate.choose_data(first.config, splits, own, settings, roots, bar)
@@ -68,17 +70,18 @@ def analyse_command(
             for split in wanted:
                 if split not in missing:
                     samples = data[split]
-                    torch.manual_seed(seed)  # for encoders that draw their trees
+                    totals[split] = len(samples)
+                    torch.manual_seed(seed)  # for encoders that sample their trees
                     found[split] = analysis.Analysis(list(trained))
                     run(samples, progress=partial(bar, split), into=found[split])
         except KeyboardInterrupt:
             interrupted = True
 
-    encoders = {name: model.config.settings.encoder.name for name, model in trained.items()}
+    encoders = {name: model.config.encoder for name, model in trained.items()}
     report: dict[str, Any] = {
         **{"models": encoders, "data": data.name, "options": data.options, "device": place},
         **{"limit": limit, "seed": seed, "interrupted": interrupted, "missing": missing},
-        "splits": {split: one.to_dict() for split, one in found.items()},
+        "splits": {split: {**one.to_dict(), "total": totals[split]} for split, one in found.items()},
     }
     if as_json:
         typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
@@ -94,7 +97,9 @@ def _print(report: dict[str, Any]) -> None:
     models = ", ".join(f"{name} ({encoder})" for name, encoder in report["models"].items())
     typer.echo(f"{models} on {evaluate.data_line(report)}")
     for split, found in report["splits"].items():
-        typer.echo(f"\n{split}, {found['sentences']:,} sentences")
+        limit = min(report["limit"] or found["total"], found["total"])
+        limited = "" if limit == found["total"] else f", {evaluate.count_text(limit, found['total'])} samples"
+        typer.echo(f"\n{split}, {found['sentences']:,} sentences{limited}")
         rows = found["rows"]
         if any(row["against_trees"] for row in rows.values()):
             _print_trees({name: row for name, row in rows.items() if name != "oracle"}, report["models"])
@@ -112,7 +117,7 @@ def _print(report: dict[str, Any]) -> None:
 def _print_trees(rows: dict[str, Any], models: dict[str, str]) -> None:
     table = make_table("trees", *SCORES, "expected F1", "depth", "entropy", left=("trees",))
     for name, row in rows.items():
-        # A baseline and the gold tree are one tree each: nothing to expect, and nothing to be unsure of.
+        # Baselines and gold trees are single trees: they have no expected F1 and no entropy.
         beams = (_percent(row["expected_f1"]), _nats(row["entropy"])) if name in models else ("", "")
         table.add_row(name, *_scores(row["against_trees"]), beams[0], digits(row["depth"]), beams[1])
     print_table(table)

@@ -2,25 +2,25 @@
 
 # ruff: noqa: B006 (a list is how typer is told the default of a repeatable option; nothing changes it)
 
+# Imports of PyTorch are inside functions: help must not wait for them.
 import itertools
 import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 from rich.table import Table
 
-from beamtree import __version__, runs
-from beamtree.bench import measure as bench
-from beamtree.bench import plot as bench_plot
-from beamtree.bench import tables as bench_tables
-from beamtree.cli.terminal import INTERRUPTED, digits, duration, make_table, memory, print_table, progress_bar
-from beamtree.nn.encoders import encoders
+from beamtree import __version__
 from beamtree.utils.checks import check_choice, check_integer
-from beamtree.utils.devices import find_device
+from beamtree.utils.devices import device_name, find_device
+from beamtree.utils.plot import check_plot
+from beamtree.utils.terminal import INTERRUPTED, digits, duration, make_table, memory, print_table, progress_bar
+
+if TYPE_CHECKING:
+    import beamtree.bench.measure
 
 EXAMPLE = (
     "Examples: every engine on long inputs, one at a time; the fastest alone; the paper's efficiency table; a curve "
@@ -40,43 +40,52 @@ def bench_command(
         typer.Option(
             "--encoder",
             "-e",
-            help=f"Repeatable. One of: {', '.join(encoders())}.",
-            show_default="bt-grc; every one in the tables speed and batched",
+            help="Encoder to measure, see 'beamtree models'; repeatable.",
+            show_default="bt-grc; all in the tables speed and batched",
         ),
     ] = [],
     table: Annotated[
         str | None,
         typer.Option(
+            metavar="speed|batched|scaling",
             help="speed: the paper's efficiency table, its figures beside ours. batched: 128 samples at once. "
             "scaling: lengths from 256 to 16,384.",
         ),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the table scaling into this .png, .svg or .pdf.")] = None,
-    lengths: Annotated[list[int], typer.Option("--length", "-n", help="N, repeatable.", show_default="200")] = [],
-    batch_sizes: Annotated[list[int], typer.Option("--batch", "-b", help="B, repeatable.", show_default="4")] = [],
+    lengths: Annotated[
+        list[int], typer.Option("--length", "-n", help="Length N of the inputs; repeatable.", show_default="200")
+    ] = [],
+    batch_sizes: Annotated[
+        list[int], typer.Option("--batch", "-b", help="Batch size B; repeatable.", show_default="4")
+    ] = [],
     engines: Annotated[
         list[str],
         typer.Option(
             "--engine",
-            help="Repeatable; auto is the fastest. A table has one alone.",
-            show_default="all that can run; the fastest in a table",
+            metavar="auto|reference|torch|triton",
+            help="auto: the fastest. Repeatable, except with --table.",
+            show_default="all that can run; auto in a table",
         ),
     ] = [],
     reference: Annotated[
         bool, typer.Option("--reference/--no-reference", help="Run the reference beside other engines.")
     ] = True,
-    dim: Annotated[int | None, typer.Option(help="D, the width.", show_default="64; 128 in a table")] = None,
-    beam_size: Annotated[int | None, typer.Option("--beam", help="K, the number of beams.", show_default="5")] = None,
-    dropout: Annotated[float, typer.Option(help="Inside the cell, in training.")] = 0.1,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    dtype: Annotated[str, typer.Option(help=f"{', '.join(bench.DTYPES)}.")] = "float32",
-    threads: Annotated[int | None, typer.Option(help="CPU threads.", show_default="PyTorch's choice")] = None,
-    repeats: Annotated[int, typer.Option(help="Passes to take the median of, fewer beyond 10 s.")] = bench.REPEATS,
-    limit: Annotated[
-        float | None,
-        typer.Option(help="Seconds that a line of a table may take.", show_default=f"{bench_tables.LIMIT:g}"),
+    dim: Annotated[
+        int | None, typer.Option(help="Width D of inputs and states.", show_default="64; 128 in a table")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of weights, inputs and noise.")] = 0,
+    beam_size: Annotated[int | None, typer.Option("--beam", help="Number of beams K.", show_default="5")] = None,
+    dropout: Annotated[float, typer.Option(help="Dropout inside the cell, in training.")] = 0.1,
+    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to measure.")] = "auto",
+    dtype: Annotated[
+        str, typer.Option(metavar="float32|float64|bfloat16-autocast", help="Precision of weights and inputs.")
+    ] = "float32",
+    threads: Annotated[int | None, typer.Option(help="Number of CPU threads.", show_default="PyTorch's choice")] = None,
+    repeats: Annotated[int, typer.Option(help="Passes to take the median of; fewer beyond 10 s.")] = 5,
+    limit: Annotated[
+        float | None, typer.Option(help="Maximum time of a line of a table, in seconds.", show_default="60")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of weights, inputs and noise.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Measure time and memory of the engines, each beside the reference.
@@ -87,6 +96,11 @@ def bench_command(
     --table measures all encoders, or those named, on the fastest engine with D 128 and K 5, at lengths and a batch size
     of its own, and leaves out what is likely to take longer than the limit.
     """
+    import torch
+
+    from beamtree.bench import measure as bench
+    from beamtree.bench import tables as bench_tables
+
     check_integer("repeats", repeats, at_least=1)
     if threads is not None:
         check_integer("threads", threads, at_least=1)
@@ -109,13 +123,13 @@ def bench_command(
     if plot is not None:
         if table != "scaling":
             raise ValueError("--plot draws the curves of --table scaling: add that")
-        bench_plot.check_plot(plot)
+        check_plot(plot)
 
     results, interrupted = run_with_bar(cases, run)
     setting = {
         "beamtree": __version__,
         "torch": torch.__version__,
-        "device": runs.device_name(device),
+        "device": device_name(device),
         "threads": torch.get_num_threads(),
     }
     if as_json:
@@ -128,9 +142,9 @@ def bench_command(
         )
         print_results(table, results)
     if plot is not None and results:
-        bench_plot.draw(
-            results, plot, f"{setting['device']}, {dtype}; D {cases[0].dim}, K {cases[0].beam_size}, batch 1"
-        )
+        from beamtree.bench.plot import draw
+
+        draw(results, plot, f"{setting['device']}, {dtype}; D {cases[0].dim}, K {cases[0].beam_size}, batch 1")
     if interrupted:
         typer.echo(f"interrupted: {len(results)} of {len(cases)} cases measured", err=True)
         raise typer.Exit(INTERRUPTED)
@@ -138,6 +152,8 @@ def bench_command(
 
 def check_alone(table: str, engines: list[str], fixed: dict[str, list[int] | int | None]) -> None:
     """A table has one engine, and lengths and sizes of its own."""
+    from beamtree.bench import tables as bench_tables
+
     check_choice("table", table, tuple(bench_tables.TABLES))
     for option, value in fixed.items():
         if value not in (None, []):
@@ -146,13 +162,15 @@ def check_alone(table: str, engines: list[str], fixed: dict[str, list[int] | int
         raise ValueError(f"--table {table} has one --engine, not {len(engines)}: {', '.join(engines)}")
 
 
-def run_with_bar(cases: list[bench.Case], run: Callable[..., list[bench.Result]]) -> tuple[list[bench.Result], bool]:
+def run_with_bar(
+    cases: "list[beamtree.bench.measure.Case]", run: "Callable[..., list[beamtree.bench.measure.Result]]"
+) -> "tuple[list[beamtree.bench.measure.Result], bool]":
     """The results, all or those until Ctrl-C, and whether that came. `run` takes the progress to report."""
-    results: list[bench.Result] = []
+    results: list[beamtree.bench.measure.Result] = []
     with progress_bar() as bar:
         task = bar.add_task("", total=len(cases))
 
-        def show(case: bench.Case, result: bench.Result | None) -> None:
+        def show(case: "beamtree.bench.measure.Case", result: "beamtree.bench.measure.Result | None") -> None:
             name = f"{case.encoder}, length {case.length}, batch {case.batch_size}, {case.engine}"
             if result is not None:
                 results.append(result)
@@ -165,7 +183,9 @@ def run_with_bar(cases: list[bench.Case], run: Callable[..., list[bench.Result]]
     return results, False
 
 
-def print_results(table: str | None, results: list[bench.Result]) -> None:
+def print_results(table: str | None, results: "list[beamtree.bench.measure.Result]") -> None:
+    from beamtree.bench import tables as bench_tables
+
     if table is None:
         print_table(results_table(results))
         return
@@ -180,7 +200,9 @@ def print_results(table: str | None, results: list[bench.Result]) -> None:
         print_table(encoders_table(results, PLAIN_COLUMNS, plain_figures))
 
 
-def results_table(results: list[bench.Result]) -> Table:
+def results_table(results: "list[beamtree.bench.measure.Result]") -> Table:
+    from beamtree.bench import measure as bench
+
     times = ("train\nstep", "×\nfaster", "inference", "×\nfaster")
     sizes = ("saved for\nbackward", "×\nless", "peak\nmemory", "×\nless")
     table = make_table("encoder", "length", "batch", "engine", *times, *sizes, left=("encoder", "engine"))
@@ -203,7 +225,9 @@ def results_table(results: list[bench.Result]) -> Table:
 
 
 def encoders_table(
-    results: list[bench.Result], columns: tuple[str, ...], figures: Callable[[bench.Result], tuple[str, ...]]
+    results: "list[beamtree.bench.measure.Result]",
+    columns: tuple[str, ...],
+    figures: "Callable[[beamtree.bench.measure.Result], tuple[str, ...]]",
 ) -> Table:
     """A section for each encoder, a row for each length."""
     notes = ["note"] if any(result.note for result in results) else []
@@ -215,13 +239,16 @@ def encoders_table(
     return table
 
 
-def plain_figures(result: bench.Result) -> tuple[str, ...]:
+def plain_figures(result: "beamtree.bench.measure.Result") -> tuple[str, ...]:
     times = duration(result.train_seconds), duration(result.inference_seconds)
     return (*times, memory(result.saved_bytes), memory(result.peak_bytes))
 
 
-def speed_figures(result: bench.Result) -> tuple[str, ...]:
+def speed_figures(result: "beamtree.bench.measure.Result") -> tuple[str, ...]:
     """Ours, and those of the paper beside them."""
+    from beamtree.bench import measure as bench
+    from beamtree.bench import tables as bench_tables
+
     time, peak = duration(bench_tables.seconds_for_samples(result)), memory(result.peak_bytes)
     published = bench_tables.published(result.case)
     if published is None:

@@ -11,13 +11,14 @@ import numpy as np
 import typer
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
-from beamtree.cli.terminal import Group, make_table, memory, named_bars, print_table, progress_bar
-from beamtree.data import cache, download, listops
+from beamtree.data import cache
 from beamtree.data.loading import TASKS, Data, load
-from beamtree.data.originals import SOURCES, Download, Source, copy_to, download_folder, find
+from beamtree.data.raw import SOURCES, Download, Source, copy_to, download, download_folder, find
 from beamtree.data.split import Split
 from beamtree.data.task import Option, Task
+from beamtree.data.tasks import listops
 from beamtree.utils.checks import check_choice, check_integer, unknown
+from beamtree.utils.terminal import Group, make_table, memory, named_bars, print_table, progress_bar
 
 app = typer.Typer(
     cls=Group, add_completion=False, rich_markup_mode="rich", help="Get, make and look at the data of the tasks."

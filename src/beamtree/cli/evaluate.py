@@ -1,43 +1,63 @@
-"""`beamtree evaluate`: how often a model is right, on the tests of its task or on one's own data."""
+"""`beamtree evaluate`: the accuracy of a model on the test splits of its task, or on your own data."""
 
-# ruff: noqa: B006 (a list is how typer is told the default of a repeatable option; nothing changes it)
+# ruff: noqa: B006 (typer takes the default of a repeatable option as a list, which is never modified)
 
+# Imports of PyTorch are inside functions: help must not wait for them.
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from beamtree import recipes
-from beamtree.bench import plot as bench_plot
-from beamtree.cli.terminal import INTERRUPTED, make_table, named_bars, print_table
-from beamtree.data.loading import TASKS, Data, load
-from beamtree.data.task import Progress
-from beamtree.recipes.settings import DataSettings
-from beamtree.runs import Config
+from beamtree.models.config import Config
 from beamtree.utils.checks import check_integer
 from beamtree.utils.devices import find_device
+from beamtree.utils.extras import require
+from beamtree.utils.plot import check_plot
+from beamtree.utils.terminal import INTERRUPTED, make_table, named_bars, print_table
+
+if TYPE_CHECKING:
+    import beamtree.data.loading
+    import beamtree.data.split
+    import beamtree.evaluation
 
 EXAMPLE = (
-    "Examples: all tests of the model's task; one of them, and a plot; one's own file\n\n"
+    "Examples: all test splits of the model's task; the first hundred samples of one, with a plot; test splits drawn "
+    "with another seed; your own file\n\n"
     "  beamtree evaluate listops-bt-grc\n\n"
-    "  beamtree evaluate runs/listops/bt-grc-seed0 --split 900-1000 --plot accuracy.svg\n\n"
-    "  beamtree evaluate listops-bt-grc --data expressions.tsv"
+    "  beamtree evaluate runs/listops/bt-grc-seed0 --split 900-1000 --limit 100 --plot accuracy.svg\n\n"
+    "  beamtree evaluate listops-bt-grc --set data.options.seed=1\n\n"
+    "  beamtree evaluate listops-bt-grc --data expressions.tsv --confusion"
 )
+OPTIONS = "data.options."  # start of the keys that --set changes, where a model is applied to data
+_LONGEST_LABEL = 12  # characters of a label in the confusion matrix
 
-# The options that say which data, for every command that has a model read some.
-SplitsOption = Annotated[list[str], typer.Option("--split", help="Only this one; repeatable.")]
+# The options that select the data, shared by the commands that apply a model to data.
+SplitsOption = Annotated[
+    list[str], typer.Option("--split", help="Only this split; repeatable.", show_default="all test splits")
+]
 DataOption = Annotated[
-    str | None, typer.Option("--data", help="A .tsv, .csv or .jsonl file, or a folder of them, or another task.")
+    str | None, typer.Option("--data", help="Use this task or file instead of the model's task.", show_default=False)
 ]
-SettingsOption = Annotated[list[str], typer.Option("--set", help="An option of the data, as seed=1; repeatable.")]
+SettingsOption = Annotated[
+    list[str],
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change an option of the data, as data.options.seed=1; repeatable."
+    ),
+]
 RootsOption = Annotated[
-    list[Path], typer.Option("--data-dir", help="A folder with the originals of the task; repeatable.")
+    list[Path],
+    typer.Option("--data-dir", help="Folder with original files of data sets; repeatable.", show_default=False),
 ]
+LimitOption = Annotated[
+    int | None, typer.Option("--limit", help="Only the first LIMIT samples of each split.", show_default="all")
+]
+DeviceOption = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda", help="Where to run the model.")]
 
 
 def evaluate_command(
@@ -46,30 +66,39 @@ def evaluate_command(
     own: DataOption = None,
     settings: SettingsOption = [],
     roots: RootsOption = [],
+    limit: LimitOption = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="The most inputs at once; of long ones there are fewer.", show_default="256")
+        int | None, typer.Option(help="Maximum batch size; smaller for long inputs.", show_default="256")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: DeviceOption = "auto",
     plot: Annotated[Path | None, typer.Option(help="Draw accuracy over length into this .png, .svg or .pdf.")] = None,
+    confusion: Annotated[bool, typer.Option("--confusion", help="Print the confusion matrix of each split.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Measure how often a model is right: as a whole, by length, and for ListOps by depth.
+    """Measure the accuracy of a model: overall, by length, and for ListOps by depth.
 
-    Accuracies are in per cent and come with Wilson's interval of 95 %. Without --split these are the tests that the
-    model's recipe names, or else all splits of its task but train and dev; those whose originals are missing are named.
+    Accuracies are in per cent, with a 95 % Wilson interval; so are macro-F1, the mean of the F1 scores of all labels,
+    and ECE, the expected calibration error over 15 bins. Without --split, the test splits of the model's recipe are
+    evaluated, or all splits of its task except train and dev. Splits whose original files are missing are listed. In
+    a confusion matrix, rows are labels and columns predictions.
     """
+    require("train", "beamtree evaluate")
     if plot is not None:
-        bench_plot.check_plot(plot)
+        check_plot(plot)
     if batch_size is not None:
         check_integer("batch size", batch_size, at_least=1)
+    if limit is not None:
+        check_integer("limit", limit, at_least=1)
     place = find_device(device)
-    from beamtree import evaluation, pretrained  # here: what they import takes long
+    from beamtree import evaluation
     from beamtree.evaluation.plot import draw
+    from beamtree.models import pretrained
 
     trained = pretrained.load(model, place)
     config = trained.config
-    limit = evaluation.MAX_SAMPLES if batch_size is None else batch_size
+    most = evaluation.MAX_SAMPLES if batch_size is None else batch_size
     found: dict[str, evaluation.Evaluation] = {}
+    totals: dict[str, int] = {}
     interrupted = False
     with named_bars() as bar, warning_lines():
         data, wanted, missing = choose_data(config, splits, own, settings, roots, bar)
@@ -77,16 +106,24 @@ def evaluate_command(
             for split in wanted:
                 if split not in missing:
                     show = partial(bar, split)
-                    found[split] = evaluation.evaluate(trained, data[split], max_samples=limit, progress=show)
+                    samples = data[split]
+                    totals[split] = len(samples)
+                    found[split] = evaluation.evaluate(
+                        trained, first_samples(samples, limit), max_samples=most, progress=show
+                    )
         except KeyboardInterrupt:
             interrupted = True
 
-    about = {"model": model, "encoder": config.settings.encoder.name, "data": data.name, "options": data.options}
-    report = {**about, "device": place, "interrupted": interrupted, "missing": missing, **evaluation.records(found)}
+    about = {"model": model, "encoder": config.encoder, "data": data.name, "options": data.options}
+    about |= {"device": place, "limit": limit, "interrupted": interrupted, "missing": missing}
+    records = evaluation.records(found)
+    for split, row in records["splits"].items():
+        row["total"] = totals[split]
+    report = {**about, **records}
     if as_json:
         typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
     else:
-        _print(report)
+        _print(report, confusion)
     if plot is not None and found:
         draw(evaluation.views(found), plot, f"{model} on {data.name}")
     if interrupted:
@@ -94,74 +131,110 @@ def evaluate_command(
         raise typer.Exit(INTERRUPTED)
 
 
+def first_samples(split: "beamtree.data.split.Split", limit: int | None) -> "beamtree.data.split.Split":
+    """The first `limit` samples of a split; None: all."""
+    if limit is None or limit >= len(split):
+        return split
+    return type(split).from_samples(islice(split, limit), split.label_names, split.gold)
+
+
 def choose_data(
-    config: Config, splits: list[str], own: str | None, settings: list[str], roots: list[Path], progress: Progress
-) -> tuple[Data, list[str], dict[str, str]]:
-    """The data that the options name for a model, the splits that are wanted, and what is missing of these."""
-    data = _data(config.settings.data, config.closed_vocabulary, own, recipes.parse_changes(settings), roots, progress)
-    wanted = _wanted(data, splits, () if own else config.settings.data.tests)
+    config: Config,
+    splits: list[str],
+    own: str | None,
+    settings: list[str],
+    roots: list[Path],
+    progress: Callable[[str, int, int | None], None],
+) -> "tuple[beamtree.data.loading.Data, list[str], dict[str, str]]":
+    """The data that the options select for a model, the splits to evaluate, and why some of them are missing."""
+    data = _data(config, own, data_options(settings), roots, progress)
+    wanted = _wanted(data, splits, () if own else config.tests)
     missing = {split: message for split in wanted if (message := data.missing(split))}
     if len(missing) == len(wanted) or (splits and missing):
         raise ValueError(f"{', '.join(missing)}: {next(iter(missing.values()))}")
     return data, wanted, missing
 
 
+def data_options(settings: list[str]) -> dict[str, Any]:
+    """['data.options.seed=1'] → {'seed': 1}; any other setting is refused."""
+    from beamtree.runs import recipes
+
+    changes = recipes.parse_changes(settings)
+    for key in changes:
+        if not key.removeprefix(OPTIONS) or not key.startswith(OPTIONS):
+            raise ValueError(f"--set {OPTIONS}KEY=VALUE changes an option of the data here, not {key!r}")
+    return {key.removeprefix(OPTIONS): value for key, value in changes.items()}
+
+
 def _data(
-    trained_on: DataSettings,
-    closed: bool,
+    config: Config,
     own: str | None,
     changes: dict[str, Any],
     roots: list[Path],
-    progress: Progress,
-) -> Data:
-    """The data of the model's task, with the options that it was trained with, or one's own."""
-    options: dict[str, Any] = dict(trained_on.options)
+    progress: Callable[[str, int, int | None], None],
+) -> "beamtree.data.loading.Data":
+    """The data of the model's task, with the options that it was trained with, or the user's own data."""
+    from beamtree.data.loading import TASKS, load
+
+    options: dict[str, Any] = dict(config.data_options)
     if own in TASKS:
         options = {}
-    elif own is not None:  # a formal language has spaces between its tokens
-        options = {"tokenizer": options.get("tokenizer", "spaces" if closed else "words")}
-    name = trained_on.task if own is None else own
+    elif own is not None:  # tokens of a formal language are separated by spaces
+        options = {"tokenizer": options.get("tokenizer", "spaces" if config.closed_vocabulary else "words")}
+    name = config.task if own is None else own
     return load(name, None, roots=roots or None, progress=progress, **{**options, **changes})
 
 
-def _wanted(data: Data, splits: list[str], tests: tuple[str, ...]) -> list[str]:
-    names = splits or tests or [split for split in data if split not in ("train", "dev")]
-    if not names:
+def _wanted(data: "beamtree.data.loading.Data", splits: list[str], tests: tuple[str, ...]) -> list[str]:
+    chosen = splits or tests or [split for split in data if split not in ("train", "dev")]
+    if not chosen:
         raise ValueError(f"{data.name} has no split for tests: choose one of {', '.join(data)} with --split")
-    return list(dict.fromkeys(data.task.part(split)[1].name for split in names))
+    return list(dict.fromkeys(data.task.part(split)[1].name for split in chosen))
 
 
-def _print(report: dict[str, Any]) -> None:
+def _print(report: dict[str, Any], confusion: bool) -> None:
     typer.echo(f"{report['model']}: {report['encoder']} on {data_line(report)}\n")
-    table = make_table("split", "count", "accuracy", "95 % interval", "loss", left=("split",))
+    columns = ("accuracy", "95 % interval", "macro-F1", "ECE", "loss")
+    table = make_table("split", "count", *columns, left=("split",))
     for split, row in report["splits"].items():
         low, high = (percent(limit) for limit in row["interval"])
-        table.add_row(split, f"{row['count']:,}", percent(row["accuracy"]), f"{low} – {high}", f"{row['loss']:.4f}")
+        scores = (percent(row[key]) for key in ("macro_f1", "calibration_error"))
+        count = count_text(row["count"], row["total"])
+        table.add_row(split, count, percent(row["accuracy"]), f"{low} – {high}", *scores, f"{row['loss']:.4f}")
     print_table(table)
     for view in ("length", "depth"):
         if splits := report.get(f"by_{view}"):
             typer.echo(f"\naccuracy by {view} (samples)")
             _print_bins(view, splits)
+    if confusion:
+        for split, row in report["splits"].items():
+            typer.echo(f"\nconfusion matrix of {split}: labels in rows, predictions in columns")
+            _print_confusion(**row["confusion"])
     print_missing(report["missing"])
 
 
+def count_text(count: int, total: int) -> str:
+    """'100', or 'the first 100 of 2,000'"""
+    return f"{count:,}" if count == total else f"the first {count:,} of {total:,}"
+
+
 def data_line(report: dict[str, Any]) -> str:
-    """The data of a report with its options, and the device."""
+    """The name and the options of the data, and the device."""
     options = "".join(f", {key}={str(value).lower()}" for key, value in report["options"].items())
     return f"{report['data']}{options}; {report['device']}"
 
 
 def print_missing(missing: dict[str, str]) -> None:
-    """A line for each reason that a split is missing."""
+    """Print one line per reason, with the splits that are missing for it."""
     by_message: dict[str, list[str]] = {}
     for split, message in missing.items():
         by_message.setdefault(message, []).append(split)
-    for message, names in by_message.items():
-        typer.echo(f"\nmissing: {', '.join(names)}: {message}")
+    for message, missed in by_message.items():
+        typer.echo(f"\nmissing: {', '.join(missed)}: {message}")
 
 
 def _print_bins(view: str, splits: dict[str, list[dict[str, Any]]]) -> None:
-    """A line for each bin that any split has, a column for each split."""
+    """Print one row per bin and one column per split."""
     table = make_table(view, *splits)
     cells = {
         (split, each["first"], each["last"]): f"{percent(each['accuracy'])} ({each['count']:,})"
@@ -174,13 +247,22 @@ def _print_bins(view: str, splits: dict[str, list[dict[str, Any]]]) -> None:
     print_table(table)
 
 
+def _print_confusion(labels: list[str], counts: list[list[int]]) -> None:
+    """Print one row per label and one column per prediction."""
+    shown = [label if len(label) <= _LONGEST_LABEL else f"{label[: _LONGEST_LABEL - 1]}…" for label in labels]
+    table = make_table("", *shown, left=("",))
+    for label, row in zip(shown, counts, strict=True):
+        table.add_row(label, *(f"{count:,}" for count in row))
+    print_table(table)
+
+
 def percent(share: float) -> str:
     return f"{100 * share:.2f}"
 
 
 @contextmanager
 def warning_lines() -> Iterator[None]:
-    """Warnings within it are lines of the program, without the place in the code."""
+    """Print the warnings of the block as lines on stderr, without their source location."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", RuntimeWarning)
         warnings.showwarning = lambda message, *place, **rest: typer.echo(f"warning: {message}", err=True)

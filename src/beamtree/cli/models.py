@@ -1,17 +1,16 @@
 """`beamtree models`: what there is to load and to train, models, encoders and recipes. Also `beamtree train --list`."""
 
+# Imports of PyTorch are inside functions: help must not wait for them.
 import inspect
 import json
 import re
 import textwrap
 from typing import Annotated, Any
 
-import torch
 import typer
 
-from beamtree import recipes, runs
-from beamtree.cli.terminal import make_table, print_table
-from beamtree.nn.encoders import defaults, encoder, encoders
+from beamtree.utils.extras import require
+from beamtree.utils.terminal import make_table, print_table
 
 EXAMPLE = (
     "Examples: everything; one encoder with its options\n\n"
@@ -33,14 +32,15 @@ def models_command(
     """List the models that come with beamtree, its encoders and its recipes.
 
     Parameters are counted at dim 128 with the options of the recipe for ListOps. The cost is that of one input while
-    training: calls of the cell, steps that wait for one another, and, but for a constant factor, numbers kept for
-    backward.
+    training: calls of the cell, sequential steps, and, up to a constant factor, numbers saved for the backward pass.
     """
-    from beamtree import pretrained  # with all that a hub needs, which the other commands do without
+    from beamtree.models import pretrained
+    from beamtree.nn.encoders import encoders
 
+    trained, note = _recipes_or_note()
     if name is not None:
         is_model = name in pretrained.shipped()
-        row = _model(name) if is_model else _encoder(name, _recipes())
+        row = _model(name) if is_model else _encoder(name, trained)
         if as_json:
             typer.echo(json.dumps(row, indent=2, ensure_ascii=False))
         elif is_model:
@@ -48,7 +48,7 @@ def models_command(
         else:
             _print_encoder(row)
         return
-    shipped, trained = [_model(each) for each in pretrained.shipped()], _recipes()
+    shipped = [_model(each) for each in pretrained.shipped()]
     known = {each: _encoder(each, trained) for each in encoders()}
     if as_json:
         report = {"models": shipped, "encoders": known, "recipes": trained}
@@ -67,11 +67,14 @@ def models_command(
         table.add_row(row["name"], f"{row['parameters']:,}", *row["cost"].values(), row["paper"])
     print_table(table)
     typer.echo(f"\n{LETTERS}.\n'beamtree models NAME' tells more of a model or an encoder.\n")
-    list_recipes()
+    if note:
+        typer.echo(note)
+    else:
+        list_recipes()
 
 
 def list_recipes() -> None:
-    """Print the recipes, their default encoders, and how many they have settings for."""
+    """Print the recipes, their default encoders, and the number of encoders that they have settings for."""
     table = make_table("recipe", "encoder", "of", "about", left=("recipe", "encoder", "about"))
     for row in _recipes():
         table.add_row(row["name"], row["encoder"], str(len(row["encoders"])), row["about"])
@@ -81,10 +84,14 @@ def list_recipes() -> None:
 
 def _encoder(name: str, trained: list[dict[str, Any]]) -> dict[str, Any]:
     """All there is to know of an encoder; `trained` are the recipes."""
-    options = defaults(name)  # objects to an unknown name
+    import torch
+
+    from beamtree.nn.encoders import defaults, encoder
+
+    options = defaults(name)  # raises for an unknown name
     known = [recipe["name"] for recipe in trained if name in recipe["encoders"]]
     counted = next((recipe for recipe in COUNTED if recipe in known), None)
-    given = {} if counted is None else recipes.load(counted, name).encoder.options
+    given = {} if counted is None else _import_recipes().load(counted, name).encoder.options
     with torch.device("meta"):  # takes no memory
         made: Any = encoder(name, dim=DIM, **given)
     return {
@@ -141,7 +148,27 @@ def _print_model(row: dict[str, Any]) -> None:
     typer.echo(f"beamtree.load({row['name']!r}), or: beamtree parse {row['name']} TEXT")
 
 
+def _import_recipes() -> Any:
+    """The module of the recipes. Where packages for it are missing, the error says what to install."""
+    try:
+        from beamtree.runs import recipes
+    except ModuleNotFoundError:
+        require("train", "the list of recipes")
+        raise
+    return recipes
+
+
+def _recipes_or_note() -> tuple[list[dict[str, Any]], str]:
+    """The recipes, or none and a line about the packages that they need."""
+    try:
+        _import_recipes()
+    except ValueError as error:
+        return [], f"{error}. Without it, parameters are counted with the default options of each encoder."
+    return _recipes(), ""
+
+
 def _recipes() -> list[dict[str, Any]]:
+    recipes = _import_recipes()
     return [
         {
             "name": name,
@@ -155,10 +182,10 @@ def _recipes() -> list[dict[str, Any]]:
 
 def _model(name: str) -> dict[str, Any]:
     """What is known of a model that comes with the package, without its weights."""
-    from beamtree import pretrained
+    from beamtree.models import pretrained, storage
 
     folder = pretrained.shipped_folder(name)
-    settings = runs.read_config(folder).settings
-    splits = runs.read_results(folder)["splits"] if runs.is_finished(folder) else {}
+    config = storage.read_config(folder)
+    splits = storage.read_results(folder)["splits"] if storage.is_finished(folder) else {}
     accuracies = {split: scores["accuracy"] for split, scores in splits.items()}
-    return {"name": name, "encoder": settings.encoder.name, "recipe": settings.recipe, "accuracies": accuracies}
+    return {"name": name, "encoder": config.encoder, "recipe": config.document.get("recipe"), "accuracies": accuracies}

@@ -2,6 +2,7 @@
 
 # ruff: noqa: B006 (a list is how typer is told the default of a repeatable argument; nothing changes it)
 
+# Imports of PyTorch and NumPy are inside functions: help must not wait for them.
 import json
 import sys
 import warnings
@@ -12,20 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
-from rich.progress import TextColumn
+from rich.progress import Task, TextColumn
 
-from beamtree.answers import Answer, answers, as_json
-from beamtree.cli.terminal import progress_bar
-from beamtree.drawing import Drawing, draw_beams, draw_chart, penn_tree, text_tree
-from beamtree.drawing.png import check_png
-from beamtree.drawing.shapes import below, clipped, words_scene
-from beamtree.runs import write_atomically, writing
 from beamtree.utils.checks import check_integer
 from beamtree.utils.devices import find_device
+from beamtree.utils.files import write_atomically, writing
+from beamtree.utils.terminal import progress_bar
 from beamtree.web import export
 
 if TYPE_CHECKING:
-    import beamtree.pretrained
+    import beamtree.models.answers
+    import beamtree.models.pretrained
+    import beamtree.trees.drawing
 
 EXAMPLE = (
     "Examples: one expression; its trees drawn; the lines of a file, for a program to read; a picture of each\n\n"
@@ -42,32 +41,36 @@ _TOP = 5  # as many as the paper's beams
 def parse_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A run's folder, a shipped model, or a hub id.")],
     texts: Annotated[
-        list[str], typer.Argument(metavar="TEXT", help="Without any, or with -, the lines of standard input.")
+        list[str], typer.Argument(metavar="TEXT", help="Texts to parse.", show_default="the lines of standard input")
     ] = [],
-    file: Annotated[Path | None, typer.Option(metavar="F", help="Read the lines of this file.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="Read the lines of this file; -: standard input.", show_default=False)
+    ] = None,
     top: Annotated[
-        int | None, typer.Option(help="How many trees to show at most.", show_default=f"{_TOP}; with --ptb 1")
+        int | None, typer.Option(help="Maximum number of trees to show.", show_default=f"{_TOP}; with --ptb 1")
     ] = None,
     json_lines: Annotated[bool, typer.Option("--json", help="Print JSON Lines and nothing else.")] = False,
-    ptb: Annotated[bool, typer.Option("--ptb", help="Print Penn Treebank brackets, a tree a line.")] = False,
+    ptb: Annotated[bool, typer.Option("--ptb", help="Print Penn Treebank brackets, one tree per line.")] = False,
     ascii: Annotated[bool, typer.Option("--ascii", help="Draw the trees with plain characters.")] = False,
     svg: Annotated[
-        Path | None, typer.Option(metavar="OUT", help="Draw into this .svg file; a folder for several texts.")
+        Path | None, typer.Option(help="Draw into this .svg file; a folder for several texts.", show_default=False)
     ] = None,
     png: Annotated[
-        Path | None, typer.Option(metavar="OUT", help="Draw into this .png file; a folder for several texts.")
+        Path | None, typer.Option(help="Draw into this .png file; a folder for several texts.", show_default=False)
     ] = None,
-    html: Annotated[Path | None, typer.Option(metavar="OUT", help="Write a page with all texts, a .html file.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page with all texts into this .html file.", show_default=False)
+    ] = None,
+    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to run the model.")] = "auto",
 ) -> None:
     """Show the label that a model gives a text, and the trees it reads in it.
 
-    Each tree stands behind its probability; beams that reached the same tree are one. For a model of pairs, a text is
-    both sides with a tab between them, or one side alone, which has trees but no label.
+    Each tree is printed after its probability; beams that found the same tree are combined. For a model of pairs, a
+    text is both sides with a tab between them, or one side alone, which has trees but no label.
 
-    Any number of lines can be read; blank ones are left out. With --json each text is one line, a document of its own.
-    Pictures and the page come in addition to what is printed. A picture has the trees and the chart of all spans; in a
-    folder it is named by the number of its text, as 000001.svg.
+    Any number of lines can be read; blank ones are skipped. With --json, each text is one line with a document of its
+    own. Pictures and the page are written in addition to what is printed. A picture shows the trees and the chart of
+    all spans; in a folder, it is named by the number of its text, as 000001.svg.
     """
     if json_lines + ptb + ascii > 1:
         raise ValueError("--json, --ptb and --ascii are three ways to print an answer: choose one of them")
@@ -79,14 +82,14 @@ def parse_command(
     lines, size, at_once = _lines(texts, file)
     for each in pictures:
         lines = each.check(lines)
-    from beamtree import pretrained  # here: what it imports takes long
+    from beamtree.models import pretrained
 
     printer = Printer(model, top, "json" if json_lines else "ptb" if ptb else "ascii" if ascii else "brackets")
     trained = pretrained.load(model, place)
     outputs: list[Printer | Pictures | Page] = [printer, *pictures, *([] if page is None else [page])]
-    bar, count = progress_bar(TextColumn("{task.fields[texts]} texts")), 0
-    bar.disable |= sys.stdout.isatty()  # there the answers themselves tell how far it is
-    with bar:
+    count = 0
+    # On a terminal, the answers themselves show the progress.
+    with progress_bar(TextColumn("{task.fields[texts]} texts"), line=_line, hidden=sys.stdout.isatty()) as bar:
         task = bar.add_task("parse", total=size, texts=0)
         for line, answer in _answered(trained, lines, at_once):
             count += 1
@@ -97,6 +100,12 @@ def parse_command(
         raise ValueError("there is no text: give one after the model, or a --file, or lines on standard input")
     if page is not None:
         page.write()
+
+
+def _line(task: Task) -> str:
+    """'parse: 1,200 texts, 45 %'; the bar counts bytes of a file."""
+    read = f", {100 * task.completed / task.total:.0f} %" if task.total else ""
+    return f"{task.description}: {task.fields['texts']:,} texts{read}"
 
 
 class Line(NamedTuple):
@@ -148,9 +157,11 @@ def _read(stream: Iterable[bytes], name: str) -> Iterator[Line]:
 
 
 def _answered(
-    trained: "beamtree.pretrained.Pretrained", lines: Iterator[Line], at_once: int
-) -> Iterator[tuple[Line, Answer]]:
+    trained: "beamtree.models.pretrained.Pretrained", lines: Iterator[Line], at_once: int
+) -> "Iterator[tuple[Line, beamtree.models.answers.Answer]]":
     """Each line with what the `Pretrained` says of it; where one is wrong, those before it are answered."""
+    from beamtree.models.answers import answers
+
     while some := list(islice(lines, at_once)):
         try:
             found = list(answers(trained, [line.text for line in some]))
@@ -172,27 +183,33 @@ class Printer:
         self.stream = sys.stdout  # as it is now: a progress bar takes its place, and has another goal
         self.encoding = self.stream.encoding or "utf-8"
 
-    def add(self, answer: Answer, number: int) -> None:
+    def add(self, answer: "beamtree.models.answers.Answer", number: int) -> None:
         text = getattr(self, f"_{self.view}")(answer)
         if number > 1 and self.view in ("ascii", "brackets"):
             text = f"\n\n{text}"
         # A byte of an argument that is no UTF-8, or a sign that the terminal lacks: its escape.
         typer.echo(text.encode(self.encoding, "backslashreplace").decode(self.encoding), file=self.stream)
 
-    def _json(self, answer: Answer) -> str:
+    def _json(self, answer: "beamtree.models.answers.Answer") -> str:
+        from beamtree.models.answers import as_json
+
         # Escapes of other encodings would be none of JSON's.
         return json.dumps(as_json(answer, self.model, self.top), ensure_ascii=not self.encoding.startswith("utf"))
 
-    def _ptb(self, answer: Answer) -> str:
+    def _ptb(self, answer: "beamtree.models.answers.Answer") -> str:
+        from beamtree.trees.drawing import penn_tree
+
         return "\n".join(penn_tree(parse.tree) for side in answer.sides for parse in side.parses[: self.top])
 
-    def _ascii(self, answer: Answer) -> str:
+    def _ascii(self, answer: "beamtree.models.answers.Answer") -> str:
+        from beamtree.trees.drawing import text_tree
+
         blocks = [_said(answer)]
         for parse in (parse for side in answer.sides for parse in side.parses[: self.top]):
             blocks.append(f"tree, probability {parse.probability:.3f}\n{text_tree(parse.tree, ascii=True)}")
         return "\n\n".join(blocks)
 
-    def _brackets(self, answer: Answer) -> str:
+    def _brackets(self, answer: "beamtree.models.answers.Answer") -> str:
         blocks = [_said(answer)]
         for side in answer.sides:
             blocks.append("\n".join(f"{parse.probability:.3f}  {parse.tree}" for parse in side.parses[: self.top]))
@@ -206,6 +223,8 @@ class Pictures:
         self.out, self.ending, self.top = out, ending, top
         self.single = out.suffix.lower() == ending and not out.is_dir()
         if ending == ".png":
+            from beamtree.trees.drawing.png import check_png
+
             check_png()
         if self.single:
             _check_parent(out)
@@ -223,14 +242,17 @@ class Pictures:
             raise ValueError(f"{str(self.out)!r} is one file and there are several texts: give the name of a folder")
         return chain(first, lines)
 
-    def add(self, answer: Answer, number: int) -> None:
+    def add(self, answer: "beamtree.models.answers.Answer", number: int) -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             self._drawing(answer).save(self.out if self.single else self.out / f"{number:06}{self.ending}")
         for warning in caught:
             typer.echo(f"warning: {warning.message}", err=True)
 
-    def _drawing(self, answer: Answer) -> Drawing:
+    def _drawing(self, answer: "beamtree.models.answers.Answer") -> "beamtree.trees.drawing.Drawing":
+        from beamtree.trees.drawing import Drawing, draw_beams, draw_chart
+        from beamtree.trees.drawing.shapes import below, clipped, words_scene
+
         scenes = [words_scene(line, "heading") for line in _label(answer)]
         for side in answer.sides:
             scenes.append(draw_beams(side.parses, self.top).scene)
@@ -249,7 +271,9 @@ class Page:
             raise ValueError(f"the page {str(out)!r} must end in .html")
         _check_parent(out)
 
-    def add(self, answer: Answer, number: int) -> None:
+    def add(self, answer: "beamtree.models.answers.Answer", number: int) -> None:
+        from beamtree.models.answers import as_json
+
         if number > _PAGE_TEXTS:
             raise ValueError(f"--html takes at most {_PAGE_TEXTS:,} texts, since one page holds them all")
         self.documents.append(as_json(answer, self.model, self.top))
@@ -258,7 +282,7 @@ class Page:
         write_atomically(self.out, export.page(self.documents))
 
 
-def _said(answer: Answer) -> str:
+def _said(answer: "beamtree.models.answers.Answer") -> str:
     """The texts, their label, and the words that the model does not know."""
     lines = [*(side.text for side in answer.sides), *_label(answer)]
     if answer.unknown:
@@ -266,7 +290,7 @@ def _said(answer: Answer) -> str:
     return "\n".join(lines)
 
 
-def _label(answer: Answer) -> list[str]:
+def _label(answer: "beamtree.models.answers.Answer") -> list[str]:
     """A line, unless it is one side of a pair."""
     if answer.label is None:
         return []

@@ -1,13 +1,14 @@
 """`beamtree report`: tables of runs in the paper's layout."""
 
+# Imports of PyTorch are inside functions: help must not wait for them.
 import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from beamtree import report
-from beamtree.runs import write_atomically
+from beamtree.utils.extras import require
+from beamtree.utils.files import write_atomically
 
 EXAMPLE = (
     "Examples: all runs of a folder; the same for a paper\n\n"
@@ -17,10 +18,10 @@ EXAMPLE = (
 
 
 def report_command(
-    folders: Annotated[list[str], typer.Argument(metavar="RUNS...", help="Folders of runs, or folders with such.")],
-    latex: Annotated[bool, typer.Option("--latex", help="Write LaTeX, not Markdown.")] = False,
-    mean: Annotated[bool, typer.Option("--mean", help="Mean and standard deviation for ListOps too.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write into this file.")] = None,
+    folders: Annotated[list[str], typer.Argument(metavar="RUNS...", help="Folders of runs, or folders that contain some.")],
+    latex: Annotated[bool, typer.Option("--latex", help="Write LaTeX instead of Markdown.")] = False,
+    mean: Annotated[bool, typer.Option("--mean", help="Mean and standard deviation for ListOps too, not the median.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write.", show_default="standard output")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON and nothing else.")] = False,
 ) -> None:
     """Write tables of the runs' accuracies in the paper's layout, the paper's figures beside them.
@@ -28,10 +29,13 @@ def report_command(
     Runs that differ in their seed alone are a line: of ListOps their median, of other tasks mean and standard
     deviation. Runs that are not finished are named and left out.
     """
+    require("train", "beamtree report")
     if latex and as_json:
         raise ValueError("--latex and --json do not go together: choose one")
     if out is not None and not out.absolute().parent.is_dir():
         raise ValueError(f"{out}: there is no folder {out.parent}: make it first")
+    from beamtree.evaluation import report
+
     found = report.find(folders)
     tables = report.tables(found.runs, mean)
     if as_json:

@@ -2,7 +2,7 @@
 
 # ruff: noqa: B006 (a list is how typer is told the default of a repeatable argument; nothing changes it)
 
-import importlib.util
+# Imports of PyTorch are inside functions: help must not wait for them.
 import os
 import socket
 import sys
@@ -13,43 +13,47 @@ import typer
 
 from beamtree.utils.checks import check_integer
 from beamtree.utils.devices import find_device
+from beamtree.utils.extras import require
 
 EXAMPLE = (
     "Examples: the models that come with beamtree; two runs to compare, on another port\n\n"
     "  beamtree serve --open\n\n"
     "  beamtree serve runs/listops/bt-grc-seed0 runs/listops/bt-grc-onesoft-seed0 --port 8080"
 )
-_NEEDED = ("fastapi", "uvicorn")
 _LAST_PORT = 65_535
 _GRACE = 2  # seconds for answers under way when the server is told to stop
 
 
 def serve_command(
     models: Annotated[
-        list[str], typer.Argument(metavar="MODEL", help="Runs' folders, shipped models, hub ids; all shipped ones.")
+        list[str],
+        typer.Argument(
+            metavar="MODEL",
+            help="Runs' folders, shipped models, or hub ids.",
+            show_default="all shipped models",
+        ),
     ] = [],
-    host: Annotated[str, typer.Option(help="The address to listen on; others than your own machine's are public.")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, typer.Option(help="0 takes any that is free.")] = 8000,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. With 0.0.0.0, other machines can connect.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: any that is free.")] = 8000,
     opened: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to run the models.")] = "auto",
     allow_host: Annotated[
-        list[str], typer.Option(help="A name under which the server is reached, besides addresses and localhost.")
+        list[str],
+        typer.Option(help="Host name that requests may use, besides addresses and localhost; repeatable."),
     ] = [],
-    max_tokens: Annotated[int, typer.Option(help="Tokens of a text at most.")] = 2_000,
-    max_characters: Annotated[int, typer.Option(help="Characters of a text at most.")] = 20_000,
-    max_waiting: Annotated[int, typer.Option(help="Requests that may wait for a model.")] = 256,
-    max_seconds: Annotated[int, typer.Option(help="Seconds until a request is answered at most.")] = 60,
+    max_tokens: Annotated[int, typer.Option(help="Maximum number of tokens of a text.")] = 2_000,
+    max_characters: Annotated[int, typer.Option(help="Maximum number of characters of a text.")] = 20_000,
+    max_waiting: Annotated[int, typer.Option(help="Maximum number of requests that wait for a model.")] = 256,
+    max_seconds: Annotated[int, typer.Option(help="Maximum time in seconds until a request is answered.")] = 60,
 ) -> None:
     """Serve a page that shows what models read in a text: label, trees, and how they were built.
 
     Only this machine reaches it, unless --host says otherwise. Ctrl-C ends it. The page works without the internet;
     programs use /api/parse, which /docs describes.
     """
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ValueError(f"serve needs {' and '.join(missing)}, not installed here: pip install 'beamtree[web]'")
+    require("web", "serve")
     if not 0 <= port <= _LAST_PORT:
         raise ValueError(f"port is {port}: it must be between 0 and {_LAST_PORT:,}")
     limits = {"tokens": max_tokens, "characters": max_characters, "waiting": max_waiting, "seconds": max_seconds}
@@ -57,7 +61,7 @@ def serve_command(
         check_integer(f"max-{name}", value, at_least=1)
     place = find_device(device)
     with _listening(host, port) as listener:  # before the models are loaded: a port that is taken is told at once
-        from beamtree import pretrained  # here: what these import takes long
+        from beamtree.models import pretrained
         from beamtree.web.app import create_app
         from beamtree.web.worker import Limits
 

@@ -1,152 +1,295 @@
-"""`beamtree train`: a recipe to a model, one run or a sweep of them."""
+"""`beamtree train`: train a model with a recipe, on its data or your own; one run or several."""
 
-# ruff: noqa: B006 (a list is how typer is told the default of a repeatable option; nothing changes it)
+# ruff: noqa: B006 (typer takes the default of a repeatable option as a list; nothing changes it)
 
+# Imports of PyTorch are inside functions: help must not wait for them.
 import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from beamtree import recipes, runs
-from beamtree.cli.terminal import duration, make_table, print_table
-from beamtree.recipes.settings import Precision, Settings
 from beamtree.utils.checks import check_choice, check_integer
+from beamtree.utils.extras import require
+from beamtree.utils.terminal import duration, make_table, print_table
+
+if TYPE_CHECKING:
+    import beamtree.runs.settings
+    import beamtree.training.sweep
 
 EXAMPLE = (
-    "Examples: a small model in minutes; another encoder and setting; three seeds of two encoders, three at once; "
-    "a run that was stopped\n\n"
+    "Examples: a small model in minutes; your own data, a file with columns text and label; another encoder and "
+    "setting; three seeds of two encoders, three runs at a time on each GPU; a run that was stopped\n\n"
     "  beamtree train listops-tiny\n\n"
+    "  beamtree train reviews.tsv\n\n"
     "  beamtree train listops --encoder bt-grc-onesoft --seed 1 --set optimizer.lr=5e-4 --out runs/slow\n\n"
     "  beamtree train listops -e bt-grc -e bt-grc-onesoft --seeds 3 --at-once 3\n\n"
     "  beamtree train --resume runs/slow"
 )
+TEXT = "text"  # the recipe for your own data
+EXECUTORS = ("local", "slurm")
 
 
 def train_command(
-    recipe: Annotated[
-        str | None, typer.Argument(help="Its name (see --list), or the path of your own .yaml.", show_default=False)
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RECIPE|DATA",
+            help="Name of a recipe (see --list), path of your own recipe (.yaml), or path of your own data.",
+            show_default=False,
+        ),
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", help="Train on this task or file instead of the recipe's.", show_default=False),
+    ] = None,
+    recipe: Annotated[str | None, typer.Option("--recipe", help="Recipe for your own data.", show_default=TEXT)] = None,
     encoders: Annotated[
         list[str],
-        typer.Option("--encoder", "-e", help="Repeatable: a run for each.", show_default="the recipe's own"),
+        typer.Option("--encoder", "-e", help="Repeatable: one run for each.", show_default="the recipe's"),
     ] = [],
-    seed: Annotated[int, typer.Option(help="Of weights, order and noise.")] = 0,
-    seeds: Annotated[int, typer.Option(help="So many runs, with --seed and those after it.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of weights, order and noise.")] = 0,
+    seeds: Annotated[int, typer.Option(help="Number of runs, with consecutive seeds from --seed on.")] = 1,
     changes: Annotated[
-        list[str], typer.Option("--set", help="Another value for a setting, as optimizer.lr=5e-4; repeatable.")
+        list[str],
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, as optimizer.lr=5e-4; repeatable."),
     ] = [],
+    max_epochs: Annotated[
+        int | None,
+        typer.Option(
+            help="As --set training.max_epochs. With more epochs, a finished run continues.",
+            show_default="the recipe's",
+        ),
+    ] = None,
     precision: Annotated[
-        str | None, typer.Option(help="32, tf32 or bf16, for training.", show_default="the recipe's, 32")
+        str | None, typer.Option(metavar="32|tf32|bf16", help="Precision of training.", show_default="the recipe's, 32")
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
             "-o",
-            help="The folder of the run; of several runs, the folder of their folders.",
+            help="Folder of the run; for several runs, the folder of their folders.",
             show_default="runs/RECIPE/ENCODER-seedN",
         ),
     ] = None,
     roots: Annotated[
-        list[Path], typer.Option("--data-dir", help="A folder with the originals of the data; repeatable.")
+        list[Path],
+        typer.Option("--data-dir", help="Folder with original files of data sets; repeatable.", show_default=False),
     ] = [],
-    devices: Annotated[int, typer.Option(help="GPUs, or processes on the CPU, that share each step.")] = 1,
-    nodes: Annotated[int, typer.Option(help="Machines with so many devices each.")] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    at_once: Annotated[int, typer.Option(help="Runs side by side, of several.")] = 1,
+    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to train.")] = "auto",
+    devices: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of GPUs, or of processes on the CPU, that share each step.",
+            show_default="the launcher's, or 1",
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(help="Number of machines with as many devices each.", show_default="the launcher's, or 1"),
+    ] = None,
+    loggers: Annotated[
+        list[str],
+        typer.Option(
+            "--logger",
+            metavar="tensorboard|csv|wandb|mlflow|none",
+            help="Where metrics go besides metrics.jsonl; repeatable.",
+            show_default="tensorboard and csv",
+        ),
+    ] = [],
+    at_once: Annotated[int, typer.Option(help="For several runs: number of runs at a time on each GPU.")] = 1,
+    executor: Annotated[
+        str, typer.Option(metavar="local|slurm", help="For several runs: start them here, or submit them to Slurm.")
+    ] = "local",
+    cluster: Annotated[
+        list[str],
+        typer.Option(
+            "--cluster",
+            metavar="KEY=VALUE",
+            help="Parameter of submitit for --executor slurm, as timeout_min=240 or slurm_partition=gpu; repeatable.",
+        ),
+    ] = [],
+    print_commands: Annotated[
+        bool, typer.Option("--print-commands", help="Print the command of each run, and start none.")
+    ] = False,
     checkpoint_minutes: Annotated[
-        float, typer.Option(help="Between checkpoints; each epoch ends with one anyway.")
+        float, typer.Option(help="Minutes between checkpoints, besides those after each epoch.")
     ] = 5,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.", show_default=False)] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.", show_default=False)] = None,
     list_all: Annotated[bool, typer.Option("--list", help="List the recipes.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No bar, and no line after each epoch.")] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of recipes, for editors.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no line after each epoch.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")] = False,
 ) -> None:
-    """Train a model by a recipe, and score it on the recipe's test splits.
+    """Train a model with a recipe, and evaluate it on the test splits.
 
-    The folder then holds the model, its metrics by epoch, and its results. Ctrl-C stops a run with a checkpoint, a
-    second one stops it at once. However it was stopped, the same command, or --resume, goes on to the same end. A
-    finished run is never run again.
+    The folder of the run holds the model, its metrics by epoch, and its results. Ctrl-C stops a run after writing a
+    checkpoint, a second Ctrl-C at once. However it was stopped, the same command, or --resume, continues it to the
+    same result. A finished run is not trained again.
     """
+    require("train", "beamtree train")
     if list_all:
         from beamtree.cli.models import list_recipes
 
-        list_recipes()
-        return
+        return list_recipes()
+    if schema:
+        from beamtree.runs.settings import schema as make_schema
+
+        return typer.echo(json.dumps(make_schema(), indent=2))
     check_integer("--seeds", seeds, at_least=1)
     check_integer("--at-once", at_once, at_least=1)
+    check_choice("--executor", executor, EXECUTORS)
     options: dict[str, Any] = {
-        **{"devices": devices, "nodes": nodes, "device": device},
-        **{"checkpoint_minutes": checkpoint_minutes},
+        **{"devices": devices, "nodes": nodes, "device": device, "checkpoint_minutes": checkpoint_minutes},
+        "loggers": [name for name in loggers if name != "none"] if loggers else None,
     }
+    options = {name: value for name, value in options.items() if value is not None}
     if resume is not None:
-        seeded = {"--seed": seed, "--seeds": seeds - 1}
-        given = {"RECIPE": recipe, "--encoder": encoders, "--set": changes, "--precision": precision, "--out": out}
-        for name, value in (given | seeded).items():
+        given = {
+            **{"RECIPE": what, "--data": data, "--recipe": recipe, "--encoder": encoders, "--set": changes},
+            **{"--precision": precision, "--out": out, "--seed": seed, "--seeds": seeds - 1},
+        }
+        for name, value in given.items():
             if value:
                 raise ValueError(f"{name} does not go with --resume: the run in {resume} has its settings")
-        plan = [(runs.read_config(resume).settings, resume)]
-    elif recipe is not None:
-        if precision is not None:
-            check_choice("--precision", precision, get_args(Precision))
-            changes = [*changes, f"training.precision={precision}"]
-        plan = _plan(recipe, encoders, range(seed, seed + seeds), changes, out)
-    else:
-        raise ValueError("a recipe is missing: 'beamtree train listops' has one, 'beamtree train --list' shows all")
-    if len(plan) == 1:
-        found = [_train(*plan[0], options, roots, quiet or as_json, resumed=resume is not None)]
-    else:
-        arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-        arguments += [f"--set={change}" for change in changes] + [f"--data-dir={root}" for root in roots]
-        found = _sweep(plan, options, [str(recipe), *arguments], at_once, quiet or as_json)
-    _print(plan, found, as_json)
-    if len(plan) > 1 and not all(found):
+        from beamtree.runs.folder import read_settings
+
+        plan = [(read_settings(resume), resume)]
+        results = [_resume(resume, max_epochs, options, roots, quiet or as_json)]
+        return _print(plan, results, as_json)
+
+    if precision is not None:
+        check_choice("--precision", precision, ("32", "tf32", "bf16"))
+        changes = [*changes, f"training.precision={precision}"]
+    if max_epochs is not None:
+        changes = [*changes, f"training.max_epochs={max_epochs}"]
+    chosen, task = _recipe_and_data(what, recipe, data)
+    plan = _plan(chosen, task, encoders, range(seed, seed + seeds), changes, out)
+    if len(plan) == 1 and not print_commands and executor == "local":
+        results = [_train(*plan[0], options, roots, quiet or as_json)]
+        return _print(plan, results, as_json)
+
+    arguments = [chosen] if task is None else [f"--recipe={chosen}", f"--data={plan[0][0].data.task}"]
+    arguments += [f"--set={change}" for change in changes] + [f"--data-dir={root.absolute()}" for root in roots]
+    for name, value in options.items():
+        if name == "loggers":
+            arguments += [f"--logger={each}" for each in value or ["none"]]
+        else:
+            arguments.append(f"--{name.replace('_', '-')}={value}")
+    jobs = _jobs(plan, arguments, options)
+    if print_commands:
+        from beamtree.training.sweep import command_lines
+
+        return typer.echo("\n".join(command_lines(jobs)))
+    if executor == "slurm":
+        return _submit(jobs, cluster)
+    results = _sweep(jobs, options, at_once, quiet or as_json)
+    _print(plan, results, as_json)
+    if not all(results):
         raise typer.Exit(1)
 
 
+def _recipe_and_data(what: str | None, recipe: str | None, data: str | None) -> tuple[str, str | None]:
+    """The recipe, and the data if it is not the recipe's own."""
+    from beamtree.runs import recipes
+
+    if (
+        what is not None
+        and what not in recipes.names()
+        and not what.endswith((".yaml", ".yml"))
+        and Path(what).exists()
+    ):
+        if data is not None:
+            raise ValueError(f"--data does not go with {what}, which is data already: name a recipe with --recipe")
+        return recipe or TEXT, what
+    if what is not None and recipe is not None:
+        raise ValueError(f"--recipe does not go with the recipe {what}: give one of them")
+    chosen = what or recipe or (TEXT if data is not None else None)
+    if chosen is None:
+        raise ValueError("a recipe is missing: 'beamtree train listops' has one, 'beamtree train --list' shows all")
+    return chosen, data
+
+
 def _plan(
-    recipe: str, encoders: list[str], seeds: range, changes: list[str], out: Path | None
-) -> list[tuple[Settings, Path]]:
-    """The settings of each run, all checked before the first one begins, and its folder."""
+    recipe: str, task: str | None, encoders: list[str], seeds: range, changes: list[str], out: Path | None
+) -> "list[tuple[beamtree.runs.settings.Settings, Path]]":
+    """Settings and folder of each run, all validated before the first one starts."""
+    from beamtree.runs import recipes
+
     parsed = recipes.parse_changes(changes)
     chosen: list[str | None] = [*dict.fromkeys(encoders)] or [None]
-    settings = [recipes.load(recipe, encoder, seed, parsed) for encoder in chosen for seed in seeds]
+    settings = [recipes.load(recipe, encoder, seed, parsed, task) for encoder in chosen for seed in seeds]
     if len(settings) == 1 and out is not None:
         return [(settings[0], out)]
-    above = Path("runs") / settings[0].recipe if out is None else out
+    name = settings[0].recipe if task is None else Path(task).name.partition(".")[0] or settings[0].recipe
+    above = Path("runs") / name if out is None else out
     return [(each, above / f"{each.encoder.name}-seed{each.seed}") for each in settings]
 
 
 def _train(
-    settings: Settings, folder: Path, options: dict[str, Any], roots: list[Path], quiet: bool, resumed: bool
+    settings: "beamtree.runs.settings.Settings", folder: Path, options: dict[str, Any], roots: list[Path], quiet: bool
 ) -> dict[str, Any]:
-    from beamtree.training import resume, train  # here: what they import takes long
+    from beamtree.training import train
 
-    options = {**options, "progress": not quiet, "roots": roots or None}
-    try:
-        return resume(folder, **options) if resumed else train(settings, folder, **options)
-    except KeyboardInterrupt:
-        if runs.is_run(folder):
-            typer.echo(f"interrupted; to go on: beamtree train --resume {shlex.quote(str(folder))}", err=True)
-        raise
+    with _ExplainInterruption(folder):
+        return train(settings, folder, **options, progress=not quiet, roots=roots or None)
 
 
-def _sweep(
-    plan: list[tuple[Settings, Path]], options: dict[str, Any], arguments: list[str], at_once: int, quiet: bool
-) -> list[dict[str, Any]]:
-    """The results of each run, empty of one that failed. The arguments are those that all runs have."""
-    from beamtree.training.run import checked_device
-    from beamtree.training.screen import Screen
-    from beamtree.training.sweep import Job, run_all
+def _resume(
+    folder: Path, max_epochs: int | None, options: dict[str, Any], roots: list[Path], quiet: bool
+) -> dict[str, Any]:
+    from beamtree.training import resume
 
-    checked_device(**options)  # once, and not by every run
+    with _ExplainInterruption(folder):
+        return resume(folder, max_epochs=max_epochs, **options, progress=not quiet, roots=roots or None)
+
+
+class _ExplainInterruption:
+    """Context manager that says how to continue a run after Ctrl-C."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
+        from beamtree.models import storage
+
+        if kind is not None and issubclass(kind, KeyboardInterrupt) and storage.is_run(self.folder):
+            typer.echo(f"interrupted; to go on: beamtree train --resume {shlex.quote(str(self.folder))}", err=True)
+
+
+def _jobs(
+    plan: "list[tuple[beamtree.runs.settings.Settings, Path]]", arguments: list[str], options: dict[str, Any]
+) -> "list[beamtree.training.sweep.Job]":
+    """The command of each run. The arguments are those that all runs share."""
+    from beamtree.training.sweep import Job
+
     jobs = []
     for settings, folder in plan:
         own = [f"--encoder={settings.encoder.name}", f"--seed={settings.seed}", f"--out={folder}"]
-        jobs.append(Job(settings, folder, [sys.executable, "-m", "beamtree", "train", *arguments, *own]))
+        command = [sys.executable, "-m", "beamtree", "train", *arguments, *own]
+        jobs.append(Job(settings, folder, command, options["device"], options.get("devices", 1)))
+    return jobs
+
+
+def _sweep(
+    jobs: "list[beamtree.training.sweep.Job]", options: dict[str, Any], at_once: int, quiet: bool
+) -> list[dict[str, Any]]:
+    """The results of each run; those of a failed one are empty."""
+    from beamtree.models import storage
+    from beamtree.training.launch import find_processes
+    from beamtree.training.loggers import check_loggers
+    from beamtree.training.screen import Screen
+    from beamtree.training.sweep import run_all
+
+    # Once, and not by every run.
+    find_processes(options["device"], options.get("devices"), options.get("nodes"))
+    check_loggers(options.get("loggers", ()))
     try:
         failed = run_all(jobs, at_once, Screen(quiet))
     except KeyboardInterrupt:
@@ -154,16 +297,27 @@ def _sweep(
         raise
     for job in failed:
         typer.echo(f"failed: {job.name}, see {job.log}", err=True)
-    return [{} if job in failed else runs.read_results(job.folder) for job in jobs]
+    return [{} if job in failed else storage.read_results(job.folder) for job in jobs]
 
 
-def _print(plan: list[tuple[Settings, Path]], found: list[dict[str, Any]], as_json: bool) -> None:
-    """The results of all runs that have some: where several devices train together, the first process alone has."""
-    there = [(folder, results) for (_, folder), results in zip(plan, found, strict=True) if results]
+def _submit(jobs: "list[beamtree.training.sweep.Job]", parameters: list[str]) -> None:
+    from beamtree.training.cluster import parse_parameters, submit
+
+    folder = jobs[0].folder.parent / "slurm"
+    for submitted in submit(jobs, folder, "slurm", **parse_parameters(parameters)):
+        typer.echo(f"{submitted.job.name}: submitted as {submitted.id}")
+    typer.echo(f"\nlogs are in {folder}; when the runs are finished: beamtree report {jobs[0].folder.parent}")
+
+
+def _print(
+    plan: "list[tuple[beamtree.runs.settings.Settings, Path]]", results: list[dict[str, Any]], as_json: bool
+) -> None:
+    """The results of all runs that have some. Of several processes only the first has."""
+    there = [(folder, each) for (_, folder), each in zip(plan, results, strict=True) if each]
     if not there:
         return
     if as_json:
-        report = [{"folder": str(folder), **results} for folder, results in there]
+        report = [{"folder": str(folder), **each} for folder, each in there]
         typer.echo(json.dumps(report if len(plan) > 1 else report[0], indent=2))
     elif len(plan) > 1:
         _print_all(there)

@@ -24,10 +24,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from beamtree.utils.locks import locked
 
 _FORMAT = 1  # part of every key: a new layout makes all entries anew
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -101,52 +98,6 @@ def remove(entry: Entry) -> None:
         _discard(entry.path)
 
 
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[bool]:
-    """Within it this process alone holds the lock `path`, having waited for it; False where there are no locks.
-
-    The lock of a process ends with it, however it ends. The file is removed when the lock is given back.
-    """
-    handle = _acquire(path, wait=True)
-    try:
-        yield handle is not None
-    finally:
-        _release(path, handle)
-
-
-def _acquire(path: Path, wait: bool) -> int | None:
-    """The open lock file, or None where locks do not work; BlockingIOError if another has it and we do not wait."""
-    while fcntl is not None:
-        ours = False
-        try:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError:
-            return None
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The holder before us may have removed the file: then others lock a new one, and so must we.
-            ours = os.path.samestat(os.fstat(handle), path.stat())
-            if ours:
-                return handle
-        except BlockingIOError:
-            raise
-        except FileNotFoundError:
-            continue
-        except OSError:  # a file system without locks
-            return None
-        finally:
-            if not ours:
-                os.close(handle)
-    return None
-
-
-def _release(path: Path, handle: int | None) -> None:
-    if handle is not None:
-        path.unlink(missing_ok=True)
-        fcntl.flock(handle, fcntl.LOCK_UN)  # for forked children too, which share it
-        os.close(handle)
-
-
 def _lock(path: Path) -> Path:
     return path.with_name(f".{path.name}.lock")
 
@@ -161,16 +112,12 @@ def _sweep(folder: Path) -> None:
     for temporary in folder.glob(".*.tmp"):
         entry = temporary.name[1:].rsplit(".", 2)[0]
         left.setdefault(_lock(folder / entry), []).append(temporary)
-    for lock, folders in left.items():
-        try:
-            handle = _acquire(lock, wait=False)
-        except BlockingIOError:
-            continue
-        for temporary in folders:
-            with contextlib.suppress(FileNotFoundError):  # another process may be sweeping too
-                if handle is not None or time.time() - temporary.stat().st_mtime > _FORGOTTEN:
-                    shutil.rmtree(temporary, ignore_errors=True)
-        _release(lock, handle)
+    for lock, temporaries in left.items():
+        with contextlib.suppress(BlockingIOError), locked(lock, wait=False) as held:
+            for temporary in temporaries:
+                with contextlib.suppress(FileNotFoundError):  # another process may be sweeping too
+                    if held or time.time() - temporary.stat().st_mtime > _FORGOTTEN:
+                        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _discard(path: Path) -> None:

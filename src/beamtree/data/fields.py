@@ -21,11 +21,19 @@ def parse(line: str) -> dict[str, object]:
 def cut(name: str, value: object, tokenize: Callable[[str], Sequence[str]]) -> tuple[str, ...]:
     """The tokens of a text, of which there must be at least one: no encoder can take less."""
     if not isinstance(value, str):
-        raise ValueError(f"{name} is {json.dumps(value)}: it must be a string")
+        raise ValueError(f"{name} is {shown(value)}: it must be a string")
     tokens = tuple(tokenize(value))
     if not tokens:
         raise ValueError(f"{name} is {value!r}, which has no words: fill it in, or remove the line")
     return tokens
+
+
+def shown(value: object) -> str:
+    """A value in a message: as JSON, or as Python shows it if JSON does not have it."""
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError):
+        return repr(value)
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -1,9 +1,10 @@
-"""Loading data: a task of the paper by its name, or one's own files by their path.
+"""Loading data: a task of the paper by its name, your own files by their path, or lists of texts and labels.
 
-data = load("imdb")                          # its splits, made when they are asked for and then kept
+data = load("imdb")                             # its splits, prepared on first use and cached
 train, vocabulary = data["train"], data.vocabulary()
-test = load("listops", "900-1000", seed=1)   # one split
-mine = load("reviews.tsv")                   # text and label, or text, text and label
+test = load("listops", "900-1000", seed=1)      # one split
+mine = load("reviews.tsv", dev=0.1, test=0.1)   # a file of texts and labels, divided into train, dev and test
+mine = Data.from_samples(texts, labels)         # the same, from lists
 """
 
 import os
@@ -13,27 +14,30 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
-from beamtree.data import imdb, logic, nli, own, sst
+from beamtree.data import files, memory
 from beamtree.data.cache import Prepared, stored
-from beamtree.data.listops import task as listops
-from beamtree.data.listops import tiny
-from beamtree.data.originals import SOURCES, NotFound, Originals, find
+from beamtree.data.division import DEFAULT_SHARE, DEV, TEST, Share
+from beamtree.data.raw import SOURCES, NotFound, Originals, find
 from beamtree.data.split import Split
 from beamtree.data.task import Column, Materials, Option, Part, Progress, Task, slug
+from beamtree.data.tasks import imdb, logic, nli, sst
+from beamtree.data.tasks.listops import task as listops
+from beamtree.data.tasks.listops import tiny
+from beamtree.data.tokenizers import Tokenizer, TokenizerLike, task_tokenizer
 from beamtree.data.vectors import Vectors
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.utils.checks import unknown
 
 TASKS: dict[str, Task] = {task.name: task for module in (listops, tiny, logic, sst, imdb, nli) for task in module.TASKS}
 
-_VERSION = 1  # of what the readers and generators give: another one makes all data anew
+_VERSION = 1  # of the output of readers and generators: a new version invalidates the cached data
 _MAX_WORDS = 50_000  # of a vocabulary, as in the paper
 
 Roots = Iterable[str | os.PathLike[str]]
 
 
 class Data:
-    """The splits of a task. Each is made when it is first asked for, and kept in the cache from then on."""
+    """The splits of a task. Each is prepared on first access and cached on disk."""
 
     def __init__(
         self, task: Task, options: Mapping[str, Option], roots: Roots | None = None, progress: Progress | None = None
@@ -43,9 +47,96 @@ class Data:
         self.progress: Progress = progress or (lambda what, done, total: None)
         self._loaded: dict[str, Split] = {}
 
+    @classmethod
+    def from_samples(
+        cls,
+        texts: Iterable[Any] | Mapping[str, Any],
+        labels: Iterable[Any] | None = None,
+        *,
+        dev: Share = DEFAULT_SHARE,
+        test: Share = DEFAULT_SHARE,
+        seed: int = 0,
+        tokenizer: TokenizerLike | None = None,
+        trees: Iterable[Any] | None = None,
+        name: str = "samples",
+    ) -> "Data":
+        """Data from lists of texts and labels, divided into train, dev and test as `beamtree.data.division` does it.
+
+        texts: strings, lists of tokens, or tuples of two of either for pairs. Or a mapping from the names of splits to
+        tuples (texts, labels) or (texts, labels, trees): then dev is held out of train if it is not among them, and
+        nothing else is.
+        labels: strings or numbers.
+        dev, test: a fraction of the samples, or a number of them; 0: no such split.
+        tokenizer: see `beamtree.data.tokenizers.make_tokenizer`. Default: "words", and "spaces" for lists of tokens.
+        trees: gold trees, as `Tree` or as brackets, "((a b) c)"; tuples of two for pairs. Their leaves must be tokens.
+        name: of the data, in messages and in the settings of a run.
+        """
+        given = memory.from_texts(texts, labels, trees, name)
+        return cls._in_memory(given, tokenizer, _shares(dev, test, isinstance(texts, Mapping), given), seed)
+
+    @classmethod
+    def from_datasets(
+        cls,
+        dataset: Any,
+        text: str = "text",
+        label: str = "label",
+        tokenizer: TokenizerLike | None = None,
+        second: str | None = None,
+        *,
+        tree: str | None = None,
+        second_tree: str | None = None,
+        dev: Share = DEFAULT_SHARE,
+        test: Share = DEFAULT_SHARE,
+        seed: int = 0,
+        name: str | None = None,
+    ) -> "Data":
+        """Data from a `Dataset` or a `DatasetDict` of Hugging Face's `datasets`.
+
+        A `Dataset` is divided into train, dev and test. A `DatasetDict` keeps its splits, "validation" as dev; if there
+        is no dev, it is held out of train. Samples without a label (None, or -1 of a `ClassLabel`) are left out, which
+        `notes` reports.
+
+        text, label, second, tree, second_tree: names of columns. Texts are strings or lists of tokens.
+        tokenizer, dev, test, seed: as for `from_samples`.
+        name: of the data; by default that of the data set, if it has one.
+        """
+        texts, trees = ([column for column in pair if column] for pair in ((text, second), (tree, second_tree)))
+        given = memory.from_dataset(dataset, texts, trees, label, name)
+        if name is None and given.name in TASKS:
+            given = given._replace(name=f"hf-{given.name}")
+        return cls._in_memory(given, tokenizer, _shares(dev, test, isinstance(dataset, Mapping), given), seed)
+
+    @classmethod
+    def _in_memory(
+        cls, given: memory.Given, tokenizer: TokenizerLike | None, shares: Mapping[str, Share], seed: int
+    ) -> "Data":
+        if tokenizer is None:
+            tokenizer = "spaces" if memory.uses_tokens(given) else "words"
+        task, splits = memory.build(given, tokenizer, shares, seed)
+        if task.name in TASKS:
+            raise ValueError(f"name is {given.name!r}, which is a task of the paper: choose another name")
+        data = cls(task, {})
+        data._loaded = splits
+        return data
+
     @property
     def name(self) -> str:
         return self.task.name
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the texts, for new texts."""
+        return self.task.tokenizer or task_tokenizer(self.task.name, self.task.words)
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """Lines that report how the data was divided into splits, and which samples were left out.
+
+        Empty for the tasks of the paper. Loads the splits that it reports.
+        """
+        division = self.task.division
+        divided = [] if division is None else division.describe({s: self[s].label_counts() for s in division.splits})
+        return (*self.task.notes, *divided)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -53,7 +144,7 @@ class Data:
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """Their names; of one's own files those that occur in any of them."""
+        """The names of the labels; for your own files, all labels that occur in them."""
         return self.task.labels or self[self.splits[0]].label_names
 
     def __repr__(self) -> str:
@@ -72,7 +163,7 @@ class Data:
         return self._loaded[column.name]
 
     def missing(self, split: str) -> str | None:
-        """What must be got before the split can be made; None if nothing."""
+        """A message about files that must be obtained before the split can be prepared; None if none are missing."""
         try:
             self._originals(self.task.part(split)[0])
         except NotFound as error:
@@ -86,10 +177,10 @@ class Data:
         max_size: int | None = _MAX_WORDS,
         include_test: bool = False,
     ) -> Vocabulary:
-        """The words of the training text, the most frequent first; with `vectors` only those that have one.
+        """The words of the training text by descending frequency; with `vectors`, only those that have a vector.
 
-        A formal language has all its words, and no others. `min_count` defaults to the paper's for the task. With
-        `include_test` all splits that are at hand count: so did the published code.
+        The vocabulary of a formal language is fixed. `min_count` defaults to the paper's value for the task. With
+        `include_test`, the words of all available splits are counted, as the published code did.
         """
         if self.task.words is not None:
             return Vocabulary(self.task.words, closed=True)
@@ -108,7 +199,7 @@ class Data:
         originals = self._originals(part)
         options = {name: self.options[name] for name in part.options}
         names = [column.name for column in part.columns]
-        parameters = {
+        parameters: dict[str, Any] = {
             "version": _VERSION,
             "splits": names,
             "options": options,
@@ -119,7 +210,9 @@ class Data:
             made = part.make(Materials(originals, self.options, self.__getitem__, self.progress))
             return _prepared(self.task, part.columns, made)
 
-        kept = stored(self.name, parameters, make)
+        if part.fingerprint:
+            parameters["fingerprint"] = part.fingerprint
+        kept = make() if part.fingerprint is None else stored(self.name, parameters, make)
         arrays: dict[str, dict[str, Any]] = {name: {} for name in names}
         for key, array in kept.arrays.items():
             name, _, field = key.partition(".")
@@ -127,11 +220,18 @@ class Data:
         return {name: Split.from_arrays(arrays[name], kept.about["labels"], self.task.gold) for name in names}
 
 
+def _shares(dev: Share, test: Share, has_splits: bool, given: memory.Given) -> dict[str, Share]:
+    """What is held out of train: of data that has splits, dev alone and only if it is missing."""
+    if not has_splits:
+        return {DEV: dev, TEST: test}
+    return {} if DEV in given.splits else {DEV: dev}
+
+
 def _prepared(task: Task, columns: Iterable[Column], made: Mapping[str, Any]) -> Prepared:
     labels = task.labels
     if not labels:
         made = {title: list(samples) for title, samples in made.items()}
-        labels = own.label_names(sample.label for samples in made.values() for sample in samples)
+        labels = files.label_names(sample.label for samples in made.values() for sample in samples)
     arrays: dict[str, Any] = {}
     for column in columns:
         split = Split.from_samples(made[column.title], labels)
@@ -148,7 +248,7 @@ def load(
     *,
     roots: Roots | None = None,
     progress: Progress | None = None,
-    **options: Option,
+    **options: Any,
 ) -> Data: ...
 @overload
 def load(
@@ -157,7 +257,7 @@ def load(
     *,
     roots: Roots | None = None,
     progress: Progress | None = None,
-    **options: Option,
+    **options: Any,
 ) -> Split: ...
 def load(
     name: str | os.PathLike[str],
@@ -165,19 +265,36 @@ def load(
     *,
     roots: Roots | None = None,
     progress: Progress | None = None,
-    **options: Option,
+    **options: Any,
 ) -> Data | Split:
-    """A task of the paper (`TASKS`) or one's own data: all its splits, or one of them.
+    """Load a task of the paper (`TASKS`) or your own data: all its splits, or one of them.
 
-    One's own data is a file .tsv, .csv or .jsonl, packed or not, or a folder of such files, each a split. Originals are
-    looked for in `roots`, by default in the folders that BEAMTREE_DATA names and among the downloads. `options` are the
-    task's, as `seed=1` for ListOps.
+    Your own data is a .tsv, .csv or .jsonl file, compressed or not, or a folder of such files, one per split. With
+    `dev` and `test`, fractions or numbers of samples, a file is divided into train, dev and test; of a folder they are
+    held out of train. `beamtree.data.files` has all options.
+
+    Raw files of the paper's tasks are searched in `roots`, by default in the folders of BEAMTREE_DATA and among the
+    downloads. `options` are those of the task, as `seed=1` for ListOps.
     """
     if str(name) in TASKS:
-        task = TASKS[str(name)]
-    elif os.path.exists(name):  # of a Path, a name that is too long would be an error
-        task = own.task(Path(name))
+        data = Data(TASKS[str(name)], options, roots, progress)
     else:
-        raise ValueError(f"{unknown('task', str(name), TASKS)}, or the path of a .tsv, .csv or .jsonl file that exists")
-    data = Data(task, options, roots, progress)
+        data = Data(files.task(_existing(name), options), {}, roots, progress)
     return data if split is None else data[split]
+
+
+def training_options(name: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> dict[str, Option]:
+    """All options of a task for training, with their defaults. Loaded with these, the splits are always the same.
+
+    Your own data is divided if it has no dev split: a file into train, dev and test (80, 10 and 10 %); of a folder that
+    has train and no dev, dev is held out of train (10 %). `options` may ask for other shares.
+    """
+    if str(name) in TASKS:
+        return TASKS[str(name)].settings(options or {})
+    return files.training_options(_existing(name), options or {})
+
+
+def _existing(name: str | os.PathLike[str]) -> Path:
+    if not os.path.exists(name):  # Path.exists raises for a name that is too long
+        raise ValueError(f"{unknown('task', str(name), TASKS)}, or the path of a .tsv, .csv or .jsonl file that exists")
+    return Path(name)

@@ -37,6 +37,7 @@ class Split:
     second: Ragged | None = None
     reduces: Integer[np.ndarray, "T"] | None = None  # of the gold trees: how many constituents end in each token
     gold: GoldTree | None = None
+    second_reduces: Integer[np.ndarray, "T2"] | None = None  # of the gold trees of the second texts
 
     @classmethod
     def from_samples(
@@ -44,21 +45,20 @@ class Split:
     ) -> "Split":
         places = _Places()
         names = {name: number for number, name in enumerate(label_names)}
-        labels, reduces, sides = array("i"), array("i"), (_Side(places), _Side(places))
-        paired = treed = 0
+        labels, sides = array("i"), (_Side(places), _Side(places))
         for sample in samples:
             label = names.get(sample.label)
             if label is None:
                 raise ValueError(unknown("label", sample.label, names))
             labels.append(label)
-            sides[0].append(sample.tokens)
+            sides[0].append(sample.tokens, sample.tree)
             if sample.second is not None:
-                sides[1].append(sample.second)
-                paired += 1
-            if sample.tree is not None:
-                reduces.extend(sample.tree.reduces)
-                treed += 1
-        for count, what in ((paired, "a second text"), (treed, "a gold tree")):
+                sides[1].append(sample.second, sample.second_tree)
+        for count, what in (
+            (sides[1].texts, "a second text"),
+            (sides[0].trees, "a gold tree"),
+            (sides[1].trees, "a gold tree of the second text"),
+        ):
             if count not in (0, len(labels)):
                 raise ValueError(f"{count} of {len(labels)} samples have {what}: all must have one, or none")
         return cls(
@@ -66,9 +66,10 @@ class Split:
             tokens=sides[0].ragged(),
             labels=_compact(labels),
             label_names=tuple(label_names),
-            second=sides[1].ragged() if paired else None,
-            reduces=_compact(reduces) if treed else None,
+            second=sides[1].ragged() if sides[1].texts else None,
+            reduces=_compact(sides[0].reduces) if sides[0].trees else None,
             gold=gold,
+            second_reduces=_compact(sides[1].reduces) if sides[1].trees else None,
         )
 
     def __len__(self) -> int:
@@ -77,23 +78,27 @@ class Split:
     def __getitem__(self, index: int) -> Sample:
         tokens = self._text(self.tokens, index)
         second = None if self.second is None else self._text(self.second, index)
-        return Sample(tokens, self.label_names[self.labels[index]], second, self.tree(index))
+        trees = self.tree(index), self.second_tree(index)
+        return Sample(tokens, self.label_names[self.labels[index]], second, *trees)
 
     def __iter__(self) -> Iterator[Sample]:
         return (self[index] for index in range(len(self)))
 
     def tree(self, index: int) -> Tree | None:
         """The gold tree of a sample's text, where there is one."""
-        if self.reduces is not None:
-            text = self._text(self.tokens, index)  # which refuses an index that there is not
-            index %= len(self)
-            start, end = self.tokens.offsets[index : index + 2]
-            return Tree(text, tuple(self.reduces[start:end].tolist()))
-        return None if self.gold is None else self.gold(self._text(self.tokens, index))
+        return self._tree(self.tokens, self.reduces, index)
 
     def second_tree(self, index: int) -> Tree | None:
         """The gold tree of a pair's second text, where there is one."""
-        return None if self.gold is None or self.second is None else self.gold(self._text(self.second, index))
+        return None if self.second is None else self._tree(self.second, self.second_reduces, index)
+
+    def _tree(self, side: Ragged, reduces: Integer[np.ndarray, "T"] | None, index: int) -> Tree | None:
+        if reduces is not None:
+            text = self._text(side, index)  # which refuses an index that there is not
+            index %= len(self)
+            start, end = side.offsets[index : index + 2]
+            return Tree(text, tuple(reduces[start:end].tolist()))
+        return None if self.gold is None else self.gold(self._text(side, index))
 
     @cached_property
     def lengths(self) -> Integer[np.ndarray, "S"]:
@@ -136,7 +141,8 @@ class Split:
         for name, side in zip(("tokens", "second"), self._both(), strict=True):
             if side is not None:
                 found |= {name: side.flat, f"{name}-offsets": side.offsets}
-        return found if self.reduces is None else found | {"reduces": self.reduces}
+        trees = {"reduces": self.reduces, "second-reduces": self.second_reduces}
+        return found | {name: reduces for name, reduces in trees.items() if reduces is not None}
 
     @classmethod
     def from_arrays(
@@ -148,7 +154,8 @@ class Split:
         )
         assert tokens is not None
         words = tuple(text.split("\n")) if text else ()
-        return cls(words, tokens, arrays["labels"], tuple(label_names), second, arrays.get("reduces"), gold)
+        reduces, second_reduces = arrays.get("reduces"), arrays.get("second-reduces")
+        return cls(words, tokens, arrays["labels"], tuple(label_names), second, reduces, gold, second_reduces)
 
     def _text(self, side: Ragged, index: int) -> tuple[str, ...]:
         return tuple(self.words[place] for place in side[index].tolist())
@@ -169,14 +176,22 @@ class _Places(dict[str, int]):
 
 
 class _Side:
-    """Texts as they come in."""
+    """Texts and their gold trees as they come in."""
 
     def __init__(self, places: _Places) -> None:
         self.places, self.flat, self.offsets = places, array("i"), array("q", [0])
+        self.reduces, self.trees = array("i"), 0
 
-    def append(self, tokens: Sequence[str]) -> None:
+    @property
+    def texts(self) -> int:
+        return len(self.offsets) - 1
+
+    def append(self, tokens: Sequence[str], tree: Tree | None) -> None:
         self.flat.extend(map(self.places.__getitem__, tokens))
         self.offsets.append(len(self.flat))
+        if tree is not None:
+            self.reduces.extend(tree.reduces)
+            self.trees += 1
 
     def ragged(self) -> Ragged:
         return Ragged(_compact(self.flat), np.frombuffer(self.offsets, dtype=np.int64))

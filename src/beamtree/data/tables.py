@@ -6,6 +6,11 @@ the second text of a pair is `text2`, `sentence2`, `second` or `hypothesis`; the
 the columns are text, label or text, text, label, in this order; where they look different, the reader asks for a header
 instead of guessing. In JSONL the same names are those of the fields.
 
+Gold trees are in the column `tree`, `trees` or `tree1`, and those of the second text of a pair in `tree2`: brackets
+around words, `((a fine) film)`, without labels; `-LRB-` and `-RRB-` stand for brackets that are words. A bracket with
+more than two constituents is binarised, left-branching. The leaves must be the tokens of the text. If there are trees
+and no texts, the leaves are the texts.
+
 - CSV has commas and double quotes, within which commas and line breaks are text and quotes are doubled.
 - TSV has one row a line, cut at every tab. A cell in double quotes whose inner quotes are doubled is taken out of them;
   any other quote is text.
@@ -16,14 +21,15 @@ Blank lines are skipped. A label is any text that is not empty, without the spac
 
 import csv
 import itertools
-import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
 from typing import Literal, NamedTuple, get_args
 
 from beamtree.data import fields
-from beamtree.data.samples import Sample, at
+from beamtree.data.rows import Row, label_text
+from beamtree.data.samples import Sample, at, located
+from beamtree.data.tokenizers import TokenizerLike, make_tokenizer
 from beamtree.utils.checks import check_choice
 
 Kind = Literal["tsv", "csv", "jsonl"]
@@ -32,12 +38,14 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 TEXT_NAMES = ("text", "sentence", "sentence1", "premise", "source")
 SECOND_NAMES = ("text2", "sentence2", "second", "hypothesis")
 LABEL_NAMES = ("label", "gold_label", "target", "sentiment")
+TREE_NAMES = ("tree", "trees", "tree1")
+SECOND_TREE_NAMES = ("tree2",)
 
 _PACKED = (".gz", ".xz")
 _LOOK_AHEAD = 1_000  # rows of a file without header in which the columns are looked at
 
-# A row as it is found: its line, its label, its one or two texts. What the last two should be is checked later.
-_Row = tuple[int, object, list[object]]
+# The line of a row and its values, whatever they are: they are checked later.
+_Found = tuple[int, "_Values"]
 
 
 class _Layout(NamedTuple):
@@ -45,6 +53,17 @@ class _Layout(NamedTuple):
 
     label: int
     texts: tuple[int, ...]
+    trees: tuple[int, ...] = ()
+
+    def values(self, row: Sequence[object]) -> "_Values":
+        texts, trees = (tuple(row[place] for place in places) for places in (self.texts, self.trees))
+        return _Values(row[self.label], texts, trees)
+
+
+class _Values(NamedTuple):
+    label: object
+    texts: tuple[object, ...]
+    trees: tuple[object, ...]
 
 
 def kind_of(path: str | os.PathLike[str]) -> Kind:
@@ -60,19 +79,23 @@ def kind_of(path: str | os.PathLike[str]) -> Kind:
     )
 
 
-def read(
-    lines: Iterable[str], where: object, kind: Kind, tokenize: Callable[[str], Sequence[str]] = str.split
-) -> Iterator[Sample]:
-    """The samples of a table; texts are cut into tokens by `tokenize`, by default at whitespace."""
+def read(lines: Iterable[str], where: object, kind: Kind, tokenizer: TokenizerLike = "spaces") -> Iterator[Sample]:
+    """The samples of a table; texts are divided into tokens by `tokenizer`, by default at whitespace."""
+    made = make_tokenizer(tokenizer)
+    return (row.sample(made) for row in read_rows(lines, where, kind))
+
+
+def read_rows(lines: Iterable[str], where: object, kind: Kind) -> Iterator[Row]:
+    """The rows of a table, with their texts and trees as they stand there. There is at least one row."""
     check_choice("kind", kind, KINDS)
     lines = _without_mark(lines)
     rows = _objects(lines, where) if kind == "jsonl" else _table(lines, where, kind)
     number = 0
-    for number, label, texts in rows:
-        with at(where, number):
-            tokens = [fields.cut("the text", text, tokenize) for text in texts]
-            sample = Sample(tokens[0], _label(label), tokens[1] if len(tokens) == 2 else None)
-        yield sample
+    for number, values in rows:
+        place = f"{where}, line {number}"
+        with located(place):
+            label = label_text(values.label)
+        yield Row(place, label, values.texts, values.trees)
     if not number:
         with at(where, 1):
             raise ValueError("the file holds no samples: each line should have text and label, or text, text and label")
@@ -84,7 +107,7 @@ def _without_mark(lines: Iterable[str]) -> Iterator[str]:
         yield line if number else line.removeprefix("\ufeff")
 
 
-def _table(lines: Iterator[str], where: object, kind: Kind) -> Iterator[_Row]:
+def _table(lines: Iterator[str], where: object, kind: Kind) -> Iterator[_Found]:
     rows = _cells(lines, where, kind)
     rows = ((number, cells) for number, cells in rows if len(cells) > 1 or "".join(cells).strip())
     head = list(itertools.islice(rows, _LOOK_AHEAD))
@@ -100,8 +123,8 @@ def _table(lines: Iterator[str], where: object, kind: Kind) -> Iterator[_Row]:
     for number, cells in itertools.chain(head, rows):
         with at(where, number):
             if len(cells) != len(names):
-                raise ValueError(f"{_columns(len(names))} expected, as in line {start}, found {len(cells)}")
-        yield number, cells[layout.label], [cells[place] for place in layout.texts]
+                raise ValueError(f"{_count(len(names), 'column')} expected, as in line {start}, found {len(cells)}")
+        yield number, layout.values(cells)
 
 
 def _cells(lines: Iterator[str], where: object, kind: Kind) -> Iterator[tuple[int, list[str]]]:
@@ -134,10 +157,10 @@ def _unquoted(cell: str) -> str:
     return cell
 
 
-def _objects(lines: Iterator[str], where: object) -> Iterator[_Row]:
+def _objects(lines: Iterator[str], where: object) -> Iterator[_Found]:
     names: tuple[str, ...] = ()
-    layout: _Layout | None = None
-    start = texts = 0  # the first object, and how many texts it has
+    layout = first = None  # of the line, and of the first line that has an object
+    start = 0
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -151,20 +174,37 @@ def _objects(lines: Iterator[str], where: object) -> Iterator[_Row]:
                         f"a text ({', '.join(TEXT_NAMES)}) and a label ({', '.join(LABEL_NAMES)}) expected, "
                         f"found the fields {', '.join(names) or 'of an empty object'}"
                     )
-                if not start:
-                    start, texts = number, len(layout.texts)
-                if len(layout.texts) != texts:
-                    raise ValueError(f"{texts} of the texts expected, as in line {start}, found {len(layout.texts)}")
-            values = list(row.values())
-        yield number, values[layout.label], [values[place] for place in layout.texts]
+                if first is None:
+                    start, first = number, layout
+                _check_alike(layout, first, start)
+        yield number, layout.values(list(row.values()))
+
+
+def _check_alike(layout: _Layout, first: _Layout, start: int) -> None:
+    for what, found, expected in (("texts", layout.texts, first.texts), ("trees", layout.trees, first.trees)):
+        if len(found) != len(expected):
+            raise ValueError(f"{len(expected)} of the {what} expected, as in line {start}, found {len(found)}")
 
 
 def _named(names: Sequence[str]) -> _Layout | None:
-    """The layout that a header gives; None if it names no text or no label."""
-    label, text, second = (_place(names, known) for known in (LABEL_NAMES, TEXT_NAMES, SECOND_NAMES))
-    if label is None or text is None:
+    """The layout that a header gives; None if it names no label, or neither a text nor a tree."""
+    label, *places = (
+        _place(names, known) for known in (LABEL_NAMES, TEXT_NAMES, SECOND_NAMES, TREE_NAMES, SECOND_TREE_NAMES)
+    )
+    if label is None or (places[0] is None and places[2] is None):
         return None
-    return _Layout(label, (text,) if second is None else (text, second))
+    texts = _sides(*places[:2])
+    trees = _sides(*places[2:])
+    if texts and trees and len(texts) != len(trees):
+        raise ValueError(
+            f"{_count(len(texts), 'text')} and {_count(len(trees), 'tree')}: every text needs a tree, "
+            "in the columns tree1 and tree2 for a pair"
+        )
+    return _Layout(label, texts, trees)
+
+
+def _sides(first: int | None, second: int | None) -> tuple[int, ...]:
+    return () if first is None else (first,) if second is None else (first, second)
 
 
 def _place(names: Sequence[str], known: tuple[str, ...]) -> int | None:
@@ -181,13 +221,15 @@ def _unnamed(first: list[str], rows: list[list[str]], kind: Kind) -> _Layout:
     separator = "<TAB>" if kind == "tsv" else ","
     remedy = f"add a header line such as {separator.join(('label', 'text', 'text2')[: 3 if width == 3 else 2])}"
     for cell in first:
-        if cell.strip().lower() in (*TEXT_NAMES, *SECOND_NAMES, *LABEL_NAMES):
+        if cell.strip().lower() in (*TEXT_NAMES, *SECOND_NAMES, *LABEL_NAMES, *TREE_NAMES, *SECOND_TREE_NAMES):
             raise ValueError(
                 f"{cell!r} is the name of a column, but a header must name both a text ({', '.join(TEXT_NAMES)}) "
                 f"and a label ({', '.join(LABEL_NAMES)})"
             )
     if width not in (2, 3):
-        raise ValueError(f"{_columns(width)} and no header: have 2 (text, label) or 3 (text, text, label), or {remedy}")
+        raise ValueError(
+            f"{_count(width, 'column')} and no header: have 2 (text, label) or 3 (text, text, label), or {remedy}"
+        )
     *texts, labels = zip(*rows, strict=True)
     if any(all(cell.strip().isdigit() for cell in text) for text in texts):
         raise ValueError(f"a column before the last has only numbers, where a text should be, and no header: {remedy}")
@@ -204,15 +246,5 @@ def _is_less(column: Sequence[str], other: Sequence[str]) -> bool:
     return no_more and (different, words) != (other_different, other_words)
 
 
-def _columns(count: int) -> str:
-    return "1 column" if count == 1 else f"{count} columns"
-
-
-def _label(label: object) -> str:
-    if isinstance(label, bool | int | float):
-        return json.dumps(label)
-    if not isinstance(label, str):
-        raise ValueError(f"the label is {json.dumps(label)}: it must be a string or a number")
-    if not label.strip():
-        raise ValueError("the label is empty: remove the line or fill it in")
-    return label.strip()
+def _count(count: int, what: str) -> str:
+    return f"1 {what}" if count == 1 else f"{count} {what}s"

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from beamtree.data.originals import Originals
+from beamtree.data.division import Division
+from beamtree.data.raw import Originals
 from beamtree.data.samples import Sample
 from beamtree.data.split import GoldTree, Split
+from beamtree.data.tokenizers import Tokenizer
 from beamtree.utils.checks import unknown
 
-Option = bool | int | str
+Option = bool | int | float | str
 Progress = Callable[[str, int, int | None], None]  # what is being made, how far it is, and of how much
 
 
@@ -51,6 +53,7 @@ class Part:
     files: tuple[str, ...] = ()  # of the sources, those that it needs though they need not be there
     options: tuple[str, ...] = ()  # those of the task's options that it heeds
     found: Mapping[str, Originals] = field(default_factory=dict)  # sources that need not be looked for
+    fingerprint: str | None = ""  # of what else it depends on, as part of the cache's key; None: it is not cached
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,9 @@ class Task:
     words: tuple[str, ...] | None = None  # all there are, where the language is a formal one
     min_count: int = 1  # of a word in the training text, to be in the vocabulary
     pair: bool = False
+    tokenizer: Tokenizer | None = None  # of your own data
+    division: Division | None = None  # if one set of samples was divided into splits
+    notes: tuple[str, ...] = ()  # lines about what was left out of the data
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -85,10 +91,10 @@ class Task:
             if name not in self.options:
                 known = self.options or ["none"]
                 raise ValueError(f"{self.name}: {unknown('option', name, known)}")
-            default = self.options[name]
-            if type(value) is not type(default):
-                kind = {bool: "true or false", int: "an integer", str: "a word"}[type(default)]
-                raise ValueError(f"{self.name}: the option {name} is {value!r}: it must be {kind}")
+            kind = type(self.options[name])
+            if type(value) is not kind and not (kind is float and type(value) is int):
+                allowed = {bool: "true or false", int: "an integer", float: "a number", str: "a word"}[kind]
+                raise ValueError(f"{self.name}: the option {name} is {value!r}: it must be {allowed}")
         return {**self.options, **options}
 
 

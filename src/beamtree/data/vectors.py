@@ -28,7 +28,7 @@ from jaxtyping import Float
 from numpy.lib.npyio import NpzFile
 from torch import Tensor
 
-from beamtree.data.originals import SOURCES, find
+from beamtree.data.raw import SOURCES, find
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.utils.checks import check_integer, unknown
 

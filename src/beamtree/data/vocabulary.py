@@ -10,7 +10,6 @@ text: their spellings "<pad>", "<unk>" and "<sep>" are unknown words where a tex
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -19,6 +18,7 @@ import numpy as np
 from jaxtyping import Int
 
 from beamtree.utils.checks import check_flag, check_integer, unknown
+from beamtree.utils.files import encode, open_atomically
 
 _SPECIAL = ("<pad>", "<unk>", "<sep>")
 
@@ -121,18 +121,8 @@ class Vocabulary:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a JSON list of all words, a line each, in the order of their ids; it appears only when complete."""
-        path = Path(path)
-        text = json.dumps(self._words, ensure_ascii=False, indent=0)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with open(handle, "wb") as file:
-                # Half a pair of surrogates, which a user's JSON may hold, is no UTF-8: it stays as the escape \udc80.
-                file.write(text.encode("utf-8", "backslashreplace") + b"\n")
-            os.chmod(temporary, 0o644)  # temporary files are private, data is not
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        with open_atomically(path) as file:
+            file.write(encode(json.dumps(self._words, ensure_ascii=False, indent=0)) + b"\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], closed: bool = False) -> "Vocabulary":

@@ -16,6 +16,7 @@ leaves "1969." whole; here it is cut. Punkt also cuts "i.e.", which it does not 
 """
 
 import re
+from collections.abc import Sequence
 from itertools import chain
 
 # The common ones of those Punkt knows: cutting the others, as it does ("etc", "."), keeps the texts alike.
@@ -39,6 +40,8 @@ _CONTRACTION = re.compile(
     re.IGNORECASE,
 )
 
+_CHUNK = re.compile(r"\S+")
+
 _REMEMBERED = 1 << 16  # chunks: some 12 MB, in which nine of ten chunks of IMDB are found
 _LONGEST = 50  # characters of a chunk that is worth remembering
 
@@ -52,6 +55,36 @@ def tokenize(text: str, lower: bool = True) -> list[str]:
     tokens = list(chain.from_iterable(map(_KNOWN.__getitem__, chunks)))
     tokens.extend(last)
     return tokens
+
+
+def tokenize_with_offsets(text: str, lower: bool = True) -> list[tuple[str, int, int]]:
+    """The words that `tokenize` returns, each as (word, start, end): it stands at text[start:end].
+
+    >>> tokenize_with_offsets('"Can\\'t"')
+    [('``', 0, 1), ('ca', 1, 3), ("n't", 3, 6), ("''", 6, 7)]
+    """
+    changed = text.lower() if lower else text
+    # Lower case may take more characters: "İ" becomes two. `origin` is the index in `text` of each of them.
+    origin: Sequence[int] = range(len(text))
+    if len(changed) != len(text):
+        origin = [index for index, character in enumerate(text) for _ in character.lower()]
+    chunks = list(_CHUNK.finditer(changed))
+    found: list[tuple[str, int, int]] = []
+    for number, chunk in enumerate(chunks, start=1):
+        tokens = _split(chunk[0], last=True) if number == len(chunks) else _KNOWN[chunk[0]]
+        position = chunk.start()
+        for token in tokens:
+            end = position + _width(changed, position, token)
+            found.append((token, origin[position], origin[end - 1] + 1))
+            position = end
+    return found
+
+
+def _width(text: str, position: int, token: str) -> int:
+    """The number of characters that became this token: only quotes change, from " or '' to `` or ''."""
+    if text.startswith(token, position):
+        return len(token)
+    return 1 if text[position] == '"' else 2
 
 
 class _Chunks(dict[str, tuple[str, ...]]):

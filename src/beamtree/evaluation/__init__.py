@@ -1,18 +1,18 @@
-"""Evaluation: how often a model is right, as a whole, by length and by depth.
+"""Evaluation: accuracy, macro-F1, calibration and confusions of a model, overall, by length and by depth.
 
 found = evaluate(beamtree.load("listops-bt-grc"), beamtree.data.load("listops", "900-1000"))
 found.accuracy, found.interval
 """
 
 from beamtree.evaluation.results import Bin, Evaluation, Share, Views, evaluate, records, views
-from beamtree.evaluation.scoring import MAX_SAMPLES, Progress, Scores, evaluate_model
+from beamtree.evaluation.scoring import MAX_SAMPLES, Outcomes, Progress, evaluate_model
 
 __all__ = [
     "MAX_SAMPLES",
     "Bin",
     "Evaluation",
+    "Outcomes",
     "Progress",
-    "Scores",
     "Share",
     "Views",
     "evaluate",

@@ -5,16 +5,20 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from importlib import import_module
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float, Integer
+from torch import Tensor
 
-from beamtree.data.listops.expressions import CLOSE, OPERATORS, TOKENS
 from beamtree.data.split import Split
-from beamtree.evaluation.scoring import MAX_SAMPLES, Progress, evaluate_model
-from beamtree.pretrained import Pretrained
+from beamtree.data.tasks.listops.expressions import CLOSE, OPERATORS, TOKENS
+from beamtree.evaluation.scoring import MAX_SAMPLES, Outcomes, Progress, evaluate_model
+from beamtree.models.pretrained import Pretrained
 from beamtree.utils.checks import unknown
+from beamtree.utils.extras import require
 
 _Z = 1.959964  # of the normal distribution: 95 % lie within
 _MOST_BINS = 12
@@ -56,10 +60,18 @@ class Bin(Share):
 class Evaluation:
     """What a model made of a split. The arrays are in the order of the data."""
 
-    hit: Bool[np.ndarray, "S"]
-    losses: Float[np.ndarray, "S"]
+    outcomes: Outcomes
+    classes: tuple[str, ...]  # names of the labels
     lengths: Integer[np.ndarray, "S"]
-    depths: Integer[np.ndarray, "S"] | None  # of ListOps: how deep its lists are nested
+    depths: Integer[np.ndarray, "S"] | None  # for ListOps: nesting depth of the lists
+
+    @property
+    def hit(self) -> Bool[np.ndarray, "S"]:
+        return self.outcomes.hit
+
+    @property
+    def losses(self) -> Float[np.ndarray, "S"]:
+        return self.outcomes.losses
 
     @cached_property
     def share(self) -> Share:
@@ -85,8 +97,32 @@ class Evaluation:
     def loss(self) -> float:
         return float(self.losses.mean())
 
+    @cached_property
+    def macro_f1(self) -> float:
+        """The mean of the F1 scores of all labels that occur, in the data or in the predictions."""
+        predictions, labels = self._tensors()
+        scores = classification().multiclass_f1_score(predictions, labels, len(self.classes), average="none")
+        occurs = torch.bincount(torch.cat((predictions, labels)), minlength=len(self.classes)) > 0
+        return float(scores[occurs].mean())
+
+    @cached_property
+    def calibration_error(self) -> float:
+        """The expected calibration error, over 15 bins of the probability of the prediction."""
+        probabilities = torch.from_numpy(self.outcomes.probabilities)
+        _, labels = self._tensors()
+        return float(classification().multiclass_calibration_error(probabilities, labels, len(self.classes), n_bins=15))
+
+    @cached_property
+    def confusion(self) -> Integer[np.ndarray, "C C"]:
+        """How many samples of each label (row) were given each label (column)."""
+        predictions, labels = self._tensors()
+        return classification().multiclass_confusion_matrix(predictions, labels, len(self.classes)).numpy()
+
+    def _tensors(self) -> tuple[Tensor, Tensor]:
+        return torch.from_numpy(self.outcomes.predictions), torch.from_numpy(self.outcomes.labels)
+
     def to_dict(self) -> dict[str, Any]:
-        """As it stands in a run's results."""
+        """The values in a run's results."""
         return {"correct": self.correct, "count": self.count, "accuracy": self.accuracy, "loss": self.loss}
 
     def bins(self, values: Integer[np.ndarray, "S"], step: int) -> list[Bin]:
@@ -114,12 +150,26 @@ def views(found: Mapping[str, Evaluation]) -> Views:
     return shown
 
 
+def classification() -> Any:
+    """The functions of torchmetrics, which the rest of the package does not need."""
+    require("train", "an evaluation")
+    return import_module("torchmetrics.functional.classification")
+
+
 def records(found: Mapping[str, Evaluation]) -> dict[str, Any]:
     """All of it in JSON's types."""
     shown = {f"by_{view}": splits for view, splits in views(found).items()}
     return {
-        "splits": {split: {**one.to_dict(), "interval": one.interval} for split, one in found.items()},
+        "splits": {split: _record(one) for split, one in found.items()},
         **{view: {split: [each.to_dict() for each in bins] for split, bins in shown[view].items()} for view in shown},
+    }
+
+
+def _record(one: Evaluation) -> dict[str, Any]:
+    return {
+        **{**one.to_dict(), "interval": one.interval},
+        **{"macro_f1": one.macro_f1, "calibration_error": one.calibration_error},
+        "confusion": {"labels": list(one.classes), "counts": one.confusion.tolist()},
     }
 
 
@@ -140,7 +190,7 @@ def evaluate(
 ) -> Evaluation:
     """How a model does on a split, whose labels must be among its own. See `evaluate_model` for the rest."""
     batches = with_labels(split, pretrained.labels).batches(pretrained.vocabulary, pretrained.model.needs_trees)
-    scores = evaluate_model(
+    outcomes = evaluate_model(
         pretrained.model,
         batches,
         device=pretrained.device,
@@ -148,7 +198,7 @@ def evaluate(
         max_samples=max_samples,
         progress=progress,
     )
-    return Evaluation(scores.hit, scores.losses, split.lengths, nesting(split))
+    return Evaluation(outcomes, pretrained.labels, split.lengths, nesting(split))
 
 
 def with_labels(split: Split, labels: tuple[str, ...]) -> Split:
@@ -163,7 +213,7 @@ def with_labels(split: Split, labels: tuple[str, ...]) -> Split:
 
 
 def nesting(split: Split) -> Integer[np.ndarray, "S"] | None:
-    """The depth of each expression, as `beamtree.data.listops.depth` has it; None if the texts are not ListOps."""
+    """The depth of each expression, as `listops.depth` computes it; None if the texts are not ListOps."""
     if not set(split.words) <= set(TOKENS):
         return None
     change = np.array([(word in OPERATORS) - (word == CLOSE) for word in split.words])

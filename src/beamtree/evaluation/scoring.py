@@ -1,8 +1,8 @@
-"""Scoring: whether a model is right on each sample, and its loss there, in batches as large as memory allows.
+"""Applying a model to labelled data: predictions and losses of every sample, in batches as large as memory allows.
 
-A batch is limited by its size and by its size × longest², as the memory of the hungriest encoders grows. On a GPU the
-longest input is scored alone first: what it takes tells how many fit. The longest inputs come first, so that what does
-not fit after all shows at once; then batches are halved until they do.
+A batch is limited by its size and by its size × longest², since that is how the memory of some encoders grows. On a GPU
+the longest input is encoded alone first, and its memory tells how many fit. The longest inputs come first, so that an
+input that does not fit is found at once; then batches are halved until they fit.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from beamtree.data.batching import Batches, Buckets
-from beamtree.tasks import Model, PairClassifier
+from beamtree.models.heads import Model, PairClassifier
 from beamtree.utils.checks import check_integer
 from beamtree.utils.memory import available_bytes, is_out_of_memory, peak_bytes, release_memory
 
@@ -28,11 +28,18 @@ SHARE = 16  # a batch may take this part of a GPU's free memory: searches of so 
 Progress = Callable[[int, int], None]  # how many samples are done, and of how many
 
 
-class Scores(NamedTuple):
-    """Of every sample, in the order of the data."""
+class Outcomes(NamedTuple):
+    """What a model made of every sample, in the order of the data."""
 
-    hit: Bool[np.ndarray, "S"]  # whether the prediction was right
+    predictions: Int[np.ndarray, "S"]
+    labels: Int[np.ndarray, "S"]  # the correct classes
+    probabilities: Float[np.ndarray, "S C"]  # of all classes
     losses: Float[np.ndarray, "S"]
+
+    @property
+    def hit(self) -> Bool[np.ndarray, "S"]:
+        """Whether the prediction is correct."""
+        return self.predictions == self.labels
 
 
 def evaluate_model(
@@ -43,7 +50,7 @@ def evaluate_model(
     budget: int | None = None,
     max_samples: int = MAX_SAMPLES,
     progress: Progress | None = None,
-) -> Scores:
+) -> Outcomes:
     """What the model makes of labelled data. It is left in the mode it was in.
 
     device: where the model is.
@@ -61,7 +68,10 @@ def evaluate_model(
     with _evaluating(model), torch.inference_mode():
         scoring = _Scoring(model, batches, torch.device(device), max_samples)
         scoring.run(budget, progress or (lambda done, total: None))
-        return Scores(scoring.hit.cpu().numpy(), scoring.losses.cpu().double().numpy())
+        assert batches.labels is not None
+        labels = np.asarray(batches.labels, dtype=np.int64)
+        losses = scoring.losses.cpu().double().numpy()
+        return Outcomes(scoring.predictions.cpu().numpy(), labels, scoring.probabilities.cpu().numpy(), losses)
 
 
 class _Scoring:
@@ -70,7 +80,8 @@ class _Scoring:
     def __init__(self, model: Model, batches: Batches, device: torch.device, max_samples: int) -> None:
         self.model, self.batches, self.device, self.max_samples = model, batches, device, max_samples
         self.lengths = self.roots = batches.lengths  # the memory for an input is taken to grow as its root's square
-        self.hit = torch.zeros(len(batches), dtype=torch.bool, device=device)
+        self.predictions = torch.zeros(len(batches), dtype=torch.int64, device=device)
+        self.probabilities = torch.zeros(len(batches), model.head.classes, device=device)
         self.losses = torch.zeros(len(batches), device=device)
 
     def run(self, budget: int | None, progress: Progress) -> None:
@@ -142,7 +153,8 @@ class _Scoring:
         batch = self.batches[rows].to(self.device)
         assert batch.labels is not None
         logits = self.model.read(batch).logits
-        self.hit[batch.indices] = self.model.predictions(logits) == batch.labels
+        self.predictions[batch.indices] = self.model.predictions(logits)
+        self.probabilities[batch.indices] = self.model.probabilities(logits).float()
         self.losses[batch.indices] = _losses(self.model, logits, batch.labels).float()
 
 

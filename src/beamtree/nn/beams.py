@@ -1,6 +1,6 @@
 """What an encoder returns: the encoding, and the beams it was computed from."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -11,33 +11,7 @@ from torch import Tensor
 
 from beamtree.nn.engine.chart import Chart
 from beamtree.trees import Tree
-
-
-class Parse(NamedTuple):
-    """A tree found by one or more beams."""
-
-    tree: Tree
-    probability: float  # total of all beams that found it, in any merge order
-    merges: tuple[tuple[int, int], ...]  # [start, end) of its constituents, in the merge order of the best beam
-
-
-class Parses(list[Parse]):
-    """The distinct trees of one sample, most probable first. Notebooks display them as drawings."""
-
-    def _repr_html_(self) -> str:
-        from beamtree.drawing import draw_beams  # imported here: encoders do not need drawings
-
-        return draw_beams(self)._repr_html_() if self else ""
-
-
-def span_probabilities(parses: Iterable[Parse]) -> dict[tuple[int, int], float]:
-    """Probability of each constituent of two or more leaves, summed over the trees that contain it, shortest first."""
-    total: dict[tuple[int, int], float] = {}
-    for parse in parses:
-        for span in parse.merges:
-            total[span] = total.get(span, 0.0) + parse.probability
-    ordered = sorted(total, key=lambda span: (span[1] - span[0], span))
-    return {span: min(total[span], 1.0) for span in ordered}  # rounding may make the sum over all beams exceed 1
+from beamtree.trees.parses import Parse, Parses
 
 
 class Nodes(NamedTuple):

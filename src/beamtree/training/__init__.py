@@ -1,11 +1,12 @@
 """Training: a run from a recipe's settings to a model and its results, and sweeps of runs.
 
-from beamtree import recipes
+from beamtree.runs import recipes
 from beamtree.training import train
 
 train(recipes.load("listops", seed=1), "runs/listops/bt-grc-seed1")
 """
 
-from beamtree.training.run import resume, train
+from beamtree.training.callbacks import Callback
+from beamtree.training.loop import Run, resume, train
 
-__all__ = ["resume", "train"]
+__all__ = ["Callback", "Run", "resume", "train"]

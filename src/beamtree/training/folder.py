@@ -1,105 +1,133 @@
-"""The folder of a run that is being trained: whose it is, and that its data stays what it was."""
+"""The folder of a run in training: whether to start, continue or leave it, and that its data stays the same.
+
+Of several processes that train together, only the first one calls these functions.
+"""
 
 import contextlib
-import os
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator
+from enum import Enum
 from pathlib import Path
-from typing import Any
 
-from beamtree import runs
+from beamtree.data.tokenizers import HuggingFace
 from beamtree.data.vocabulary import Vocabulary
-from beamtree.recipes.settings import Settings
-from beamtree.training.loading import DEV, TRAIN, Materials
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from beamtree.models import storage
+from beamtree.models.config import Config
+from beamtree.runs import checkpoints
+from beamtree.runs.folder import CHECKPOINTS, ENVIRONMENT, METRICS, environment, fingerprint, read_settings
+from beamtree.runs.settings import Settings
+from beamtree.training.loading import DEV, TRAIN, TrainingData
+from beamtree.utils import files
+from beamtree.utils.locks import locked
+from beamtree.utils.mappings import flatten
 
 _LOCK = ".lock"
+_MAX_EPOCHS = "training.max_epochs"
 
 
-def is_finished(folder: Path, settings: Settings, first: bool = True) -> bool:
-    """Whether a run of these settings is there and done; other settings, or other files, are refused.
+class Status(Enum):
+    """What is to be done in a folder."""
 
-    Of several processes only the first refuses anything: while it writes what the run is, the others may see a folder
-    that holds files and is no run yet.
+    NEW = "new"
+    CONTINUE = "continue"
+    FINISHED = "finished"
+
+
+def status(folder: Path, settings: Settings) -> Status:
+    """Find out what is in the folder. Other settings, and files that are not of a run, raise a `ValueError`.
+
+    A finished run is to be continued if the settings allow it more epochs than it had.
     """
-    if not first:
-        return runs.is_run(folder) and runs.is_finished(folder)
-    if not runs.is_run(folder):
+    if not storage.is_run(folder):
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"{folder} is a file: a run needs a folder")
-        if _files(folder) or _files(folder / runs.CHECKPOINTS):
+        if _files(folder) or _files(folder / CHECKPOINTS):
             raise ValueError(f"{folder} is not empty, and no run: choose another folder")
-        return False
-    known, wanted = (_flat(each.to_dict()) for each in (runs.read_config(folder).settings, settings))
+        return Status.NEW
+    known, wanted = (flatten(each.to_dict()) for each in (read_settings(folder), settings))
+    more_epochs = wanted[_MAX_EPOCHS] > known[_MAX_EPOCHS]
     for key in {**known, **wanted}:
-        if known.get(key) != wanted.get(key):
+        if known.get(key) != wanted.get(key) and not (key == _MAX_EPOCHS and more_epochs):
             raise ValueError(
                 f"{folder} holds a run with {key} {known.get(key)!r}, not {wanted.get(key)!r}: choose another folder, "
                 "or the same settings"
             )
-    return runs.is_finished(folder)
+    if storage.is_finished(folder) and not (more_epochs and _ended_by_epochs(folder, known[_MAX_EPOCHS])):
+        return Status.FINISHED
+    if not checkpoints.all_of(folder / CHECKPOINTS) and (folder / storage.WEIGHTS).exists():
+        what = "a finished run" if storage.is_finished(folder) else "a model that was trained elsewhere"
+        why = f"it has no {METRICS}" if not (folder / METRICS).exists() else "it has no checkpoints"
+        raise ValueError(f"{folder} is {what}: {why} to continue from; choose another folder")
+    return Status.CONTINUE
+
+
+def finished_at(folder: Path) -> str:
+    """Date and time at which the results were written."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime((folder / storage.RESULTS).stat().st_mtime))
+
+
+def _ended_by_epochs(folder: Path, max_epochs: int) -> bool:
+    """Whether a finished run ended because it had all its epochs, and not because it no longer improved."""
+    return bool(storage.read_results(folder).get("epochs", 0) >= max_epochs)
 
 
 def _files(folder: Path) -> list[Path]:
-    """What a folder holds, apart from what a start that was killed may have left."""
+    """The contents of a folder, without what a killed start may have left."""
     if not folder.is_dir():
         return []
-    return [path for path in folder.iterdir() if not path.name.startswith(".") and path.name != runs.CHECKPOINTS]
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"data": {"task": "listops"}} → {"data.task": "listops"}"""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat
+    return [path for path in folder.iterdir() if not path.name.startswith(".") and path.name != CHECKPOINTS]
 
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Within it no other process trains in this folder. The lock of a process ends with it, however it ends."""
-    place = folder / runs.CHECKPOINTS  # which goes when the run is finished, and the lock with it
-    with runs.writing(place):
+    """Keep other processes from training in this folder. A start that fails leaves no folder behind."""
+    place = folder / CHECKPOINTS
+    with files.writing(place):
         place.mkdir(parents=True, exist_ok=True)
-        handle = os.open(place / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        if fcntl is not None:
+        with locked(place / _LOCK, wait=False, keep_file=True):
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ValueError(f"{folder}: another process is training there: wait for it, or stop it") from None
-            except OSError:
-                pass  # a file system without locks
-        yield
+                yield
+            finally:
+                if not storage.is_run(folder):
+                    (place / _LOCK).unlink(missing_ok=True)
+    except BlockingIOError:
+        raise ValueError(f"{folder}: another process is training there: wait for it, or stop it") from None
     finally:
-        os.close(handle)
+        if not storage.is_run(folder):
+            with contextlib.suppress(OSError):  # not empty
+                place.rmdir()
+                folder.rmdir()
 
 
-def write_or_verify(folder: Path, materials: Materials, device: str) -> None:
-    """Write the config and vocabulary of a new run, or verify that the data of a resumed one has not changed."""
-    if runs.is_run(folder):
-        before = runs.read_config(folder)
-        if before != materials.config:
+def write_or_verify(folder: Path, data: TrainingData, device: str) -> None:
+    """Write config and vocabulary of a new run, or verify that the data of a resumed one has not changed."""
+    if storage.is_run(folder):
+        if _identity(storage.read_config(folder)) != _identity(data.config):
             raise ValueError(f"{folder}: the data has other labels, or other texts, than when the run was begun")
-    else:
-        runs.write_config(folder, materials.config)
-    path = folder / runs.VOCABULARY
+        (folder / storage.RESULTS).unlink(missing_ok=True)  # of a finished run that gets more epochs
+    storage.write_config(folder, data.config)
+    path = folder / storage.VOCABULARY
     if not path.exists():
-        with runs.writing(path):
-            materials.vocabulary.save(path)
-    elif Vocabulary.load(path, materials.vocabulary.closed) != materials.vocabulary:
+        with files.writing(path):
+            data.vocabulary.save(path)
+    elif Vocabulary.load(path, data.vocabulary.closed) != data.vocabulary:
         raise ValueError(f"{path}: the words of the data are others now than when the run was begun")
-    note_data(folder, materials, (TRAIN, DEV), device)
+    if isinstance(data.data.tokenizer, HuggingFace):  # others are known by their names, or cannot be stored
+        storage.write_tokenizer(folder, data.data.tokenizer)
+    note_data(folder, data, (TRAIN, DEV), device)
 
 
-def note_data(folder: Path, materials: Materials, splits: Iterable[str], device: str) -> None:
-    """Write what these splits are, and with what the run was begun; a split that was another then is refused."""
-    path = folder / runs.ENVIRONMENT
-    noted = runs.read_json(path) if path.exists() else {**runs.environment(device), "data": {}}
-    for split, digest in runs.fingerprint(materials.data, splits).items():
+def _identity(config: Config) -> tuple[object, ...]:
+    """What the data determines of a model."""
+    return config.labels, config.pair, config.closed_vocabulary
+
+
+def note_data(folder: Path, data: TrainingData, splits: Iterable[str], device: str) -> None:
+    """Write the fingerprints of these splits to the environment. A split that has changed raises a `ValueError`."""
+    path = folder / ENVIRONMENT
+    noted = files.read_json(path) if path.exists() else {**environment(device), "data": {}}
+    for split, digest in fingerprint(data.data, splits).items():
         if noted["data"].setdefault(split, digest) != digest:
             raise ValueError(f"{folder}: the split {split} is not the one that the run was begun with")
-    runs.write_json(path, noted)
+    files.write_json(path, noted)

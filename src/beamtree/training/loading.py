@@ -1,17 +1,18 @@
-"""What a run trains on, and in which order: the data of its settings, cut into the micro-batches of its steps.
+"""The data of a run, divided into the micro-batches of its steps.
 
-    materials = prepare(settings)
-    for share in Loader(materials.train, buckets, accumulate=2):
-        (model.loss(...) * share.weight).backward()
+    data = prepare(settings)
+    for micro_batch in Loader(data.train, buckets, accumulate=2).epoch(0):
+        (model.loss(...) * micro_batch.weight).backward()
 
-A step of the optimiser has `accumulate` micro-batches. Where several devices train together each gets a part of every
-micro-batch, so that the steps are the same ones as on a single device.
+A step of the optimiser has `accumulate` micro-batches. If several processes train together, each gets a part of every
+micro-batch, so that the steps are the same as those of a single process.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -20,21 +21,22 @@ from beamtree.data.batching import Batch, Batches, Buckets, Ragged
 from beamtree.data.loading import Data, Roots, load
 from beamtree.data.task import Progress
 from beamtree.data.vocabulary import Vocabulary
+from beamtree.models.config import Config, make_config
 from beamtree.nn.encoders import needs_trees
-from beamtree.recipes.settings import DataSettings, Settings
-from beamtree.runs import Config
+from beamtree.runs.settings import DataSettings, Settings
 
 TRAIN, DEV = "train", "dev"
 
 
 @dataclass(frozen=True, eq=False)
-class Materials:
+class TrainingData:
     """The data of a run, and what a model must know of it."""
 
+    settings: Settings
     config: Config
     data: Data
     vocabulary: Vocabulary
-    vectors: Float[Tensor, "V D"] | None  # of the words, where they are not learned
+    vectors: Float[Tensor, "V D"] | None  # of the words, unless these are learned
     train: Batches
     dev: Batches
     tests: tuple[str, ...]  # names of splits
@@ -45,10 +47,17 @@ def prepare(
     roots: Roots | None = None,
     progress: Progress | None = None,
     say: Callable[[str], None] = lambda text: None,
-) -> Materials:
-    """Load what the settings name; `say` is told which test splits are left out, as their originals are missing."""
-    roots = None if roots is None else list(roots)  # to be gone through more than once
-    data = load(settings.data.task, None, roots=roots, progress=progress, **settings.data.options)
+    data: Data | None = None,
+) -> TrainingData:
+    """Load the data that the settings name, or take `data`.
+
+    say: is told how the data was divided, and which test splits are left out because their original files are missing.
+    """
+    roots = None if roots is None else list(roots)  # iterated more than once
+    if data is None:
+        data = load(settings.data.task, None, roots=roots, progress=progress, **settings.data.options)
+    for note in data.notes:
+        say(note)
     for split in (TRAIN, DEV):
         if split not in data:
             raise ValueError(f"{settings.data.task} has no split {split}, only {', '.join(data)}: training needs one")
@@ -61,8 +70,9 @@ def prepare(
     vocabulary = data.vocabulary(vectors)
     if vectors is not None:
         matrix = vectors.matrix_for(vocabulary)
-    return Materials(
-        Config(settings, data.labels, train.second is not None, vocabulary.closed),
+    return TrainingData(
+        settings,
+        make_config(settings.to_dict(), data.labels, train.second is not None, vocabulary.closed),
         data,
         vocabulary,
         matrix,
@@ -73,7 +83,7 @@ def prepare(
 
 
 def _tests(data: Data, settings: DataSettings, say: Callable[[str], None]) -> tuple[str, ...]:
-    """The splits for the end. One that is asked for must be there; of all of them, those that are count."""
+    """Names of the test splits: those of the settings, which must exist, or all that can be made."""
     if settings.tests:
         names = [data.task.part(split)[1].name for split in settings.tests]
         for name in names:
@@ -92,7 +102,7 @@ def _tests(data: Data, settings: DataSettings, say: Callable[[str], None]) -> tu
 
 
 def part_of(batches: Batches, rank: int, world_size: int) -> Batches:
-    """Every `world_size`-th sample, beginning with that of the rank."""
+    """Every `world_size`-th sample, from that of the rank on."""
     if world_size == 1:
         return batches
     if len(batches) < world_size:
@@ -109,61 +119,51 @@ def part_of(batches: Batches, rank: int, world_size: int) -> Batches:
     return Batches(first, labels, second, batches.pad, trees)
 
 
-@dataclass(frozen=True, eq=False)
-class Share:
-    """What one device gets of a micro-batch."""
+class MicroBatch:
+    """The part of a micro-batch that one process encodes. (Not a dataclass: Lightning would take it apart.)"""
 
-    batch: Batch
-    weight: float  # of its mean loss, for the mean of all devices and micro-batches to be that of the step's samples
-    count: int  # of its samples; 0 if the only one is lent, by a micro-batch too small for all devices
+    def __init__(self, batch: Batch, weight: float, count: int, ends_step: bool) -> None:
+        self.batch = batch
+        # Of the mean loss: summed over the micro-batches of a step and averaged over the processes, the weighted losses
+        # are the mean over all samples of the step.
+        self.weight = weight
+        self.count = count  # number of samples; 0 if the only one is a substitute, as there were too few for all
+        self.ends_step = ends_step
+
+    def to(self, device: torch.device) -> "MicroBatch":
+        return MicroBatch(self.batch.to(device, non_blocking=True), self.weight, self.count, self.ends_step)
 
 
 class Loader:
-    """The shares of one rank, epoch after epoch; `sampler` plans them, and is told the epoch.
-
-    It is its own state: the number of micro-batches that it has given in this epoch.
-    """
+    """The micro-batches of one process, epoch by epoch. `buckets` plans them from the number of the epoch."""
 
     def __init__(
         self,
         batches: Batches,
-        sampler: Buckets,
+        buckets: Buckets,
         accumulate: int = 1,
         rank: int = 0,
         world_size: int = 1,
         pin: bool = False,
     ) -> None:
-        self.batches, self.sampler, self.accumulate = batches, sampler, accumulate
+        self.batches, self.buckets, self.accumulate = batches, buckets, accumulate
         self.rank, self.world_size, self.pin = rank, world_size, pin
-        self.given = 0
-        self._begin = 0
 
     def __len__(self) -> int:
-        return len(self.sampler)
+        """Number of micro-batches in an epoch."""
+        return len(self.buckets)
 
-    def __iter__(self) -> Iterator[Share]:
-        """A generator, which looks at the plan when it is first asked: by then the epoch is set."""
-        plan = list(self.sampler)
-        sizes = self._step_sizes(plan)
-        begin, self._begin = self._begin, 0
-        for place in range(begin, len(plan)):
-            self.given = place + 1
-            yield self._share(plan[place], sizes[place // self.accumulate])
+    def epoch(self, number: int, start: int = 0) -> Iterator[MicroBatch]:
+        """The micro-batches of an epoch, from the one with index `start` on."""
+        self.buckets.set_epoch(number)
+        plan = list(self.buckets)
+        step_sizes = np.add.reduceat([len(rows) for rows in plan], range(0, len(plan), self.accumulate))
+        for index in range(start, len(plan)):
+            ends_step = (index + 1) % self.accumulate == 0 or index + 1 == len(plan)
+            yield self._part(plan[index], int(step_sizes[index // self.accumulate]), ends_step)
 
-    def state_dict(self) -> dict[str, int]:
-        return {"given": self.given}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self._begin = state["given"]
-
-    def _step_sizes(self, plan: Iterable[np.ndarray]) -> list[int]:
-        """How many samples each step has."""
-        sizes = np.array([len(rows) for rows in plan])
-        return [int(total) for total in np.add.reduceat(sizes, range(0, len(sizes), self.accumulate))]
-
-    def _share(self, rows: np.ndarray, step_size: int) -> Share:
-        own = rows[self.rank :: self.world_size]  # every n-th of samples sorted by length: all shares are alike
-        count = len(own)
-        batch = self.batches[own if count else rows[:1]]
-        weight = count * self.accumulate * self.world_size / step_size
-        return Share(batch.pin_memory() if self.pin else batch, weight, count)
+    def _part(self, rows: np.ndarray, step_size: int, ends_step: bool) -> MicroBatch:
+        own = rows[self.rank :: self.world_size]  # the samples are sorted by length: all parts are alike
+        batch = self.batches[own if len(own) else rows[:1]]
+        weight = len(own) * self.world_size / step_size
+        return MicroBatch(batch.pin_memory() if self.pin else batch, weight, len(own), ends_step)

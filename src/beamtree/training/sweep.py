@@ -1,11 +1,16 @@
-"""Sweeps: several runs, each a process of its own, some of them side by side.
+"""Sweeps: several runs, each in a process of its own, with its own GPU.
 
-A run that is finished is not begun again, so a sweep that was stopped goes on where it was. One that fails does not
-stop the others.
+    jobs = [Job(settings, folder, command), ...]
+    failed = run_all(jobs, at_once=1, screen=Screen())      # on each GPU one run at a time
+    print(*command_lines(jobs), sep="\\n")                   # for a scheduler of your own
+
+Finished runs are skipped and stopped ones resume, so an interrupted sweep continues when it is started again. A run
+that fails does not stop the others.
 """
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import threading
@@ -17,21 +22,32 @@ from typing import Any
 
 import torch
 
-from beamtree import runs
-from beamtree.recipes.settings import Settings
-from beamtree.training.folder import is_finished
+from beamtree.models import storage
+from beamtree.runs.folder import METRICS
+from beamtree.runs.settings import Settings
+from beamtree.training.folder import Status, status
 from beamtree.training.screen import Screen
+from beamtree.utils import files
+from beamtree.utils.checks import check_integer
 
-_PAUSE = 0.5  # seconds between two looks at the runs
+GPUS = "CUDA_VISIBLE_DEVICES"
+
+_CPU = "cpu"  # in place of the id of a GPU
+_INTERVAL = 0.5  # seconds between two checks of the running processes
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A run of a sweep: where it is, and the command that does it."""
+    """A run of a sweep, and the command that trains it.
+
+    device: as for `train`. devices: number of GPUs, or of processes on the CPU, that the command uses.
+    """
 
     settings: Settings
     folder: Path
     command: Sequence[str]
+    device: str = "auto"
+    devices: int = 1
 
     @property
     def name(self) -> str:
@@ -39,62 +55,129 @@ class Job:
 
     @property
     def log(self) -> Path:
-        """What the command says; beside the folder, which is the run's alone."""
+        """The output of the command. It is not in the folder of the run, which must be empty when the run starts."""
         return self.folder.with_name(f"{self.folder.name}.log")
 
 
 def run_all(jobs: Sequence[Job], at_once: int, screen: Screen) -> list[Job]:
-    """Run what is not finished, so many `at_once`; those that failed.
+    """Run all jobs that are not finished, and return those that failed.
 
-    Ctrl-C is passed on to the runs, which stop with a checkpoint; a second one ends them at once.
+    at_once: number of runs at a time on each GPU of CUDA_VISIBLE_DEVICES, or of the machine; on a CPU, in all.
+
+    Ctrl-C and SIGTERM are passed on to the runs, which stop after writing a checkpoint; a second one kills them.
     """
-    waiting = [job for job in jobs if not is_finished(job.folder, job.settings)]
-    for job in jobs:
-        if job not in waiting:
-            screen.tell(f"{job.name}: finished before")
+    check_integer("at_once", at_once, at_least=1)
+    waiting = _unfinished(jobs, screen)
+    devices = _Devices(visible_gpus(), at_once)
+    for job in waiting:
+        devices.check(job)
     failed: list[Job] = []
     running: dict[Job, subprocess.Popen[bytes]] = {}
-    environment = _environment(at_once)
-    with screen.open(), _ended(running):
+    used: dict[Job, list[str]] = {}
+    with screen.open(), _stop_on_error(running):
         while waiting or running:
-            while waiting and len(running) < at_once:
+            while waiting and (acquired := devices.acquire(waiting[0])):
                 job = waiting.pop(0)
-                running[job] = _start(job, environment)
-                screen.tell(f"{job.name}: begun")
-            time.sleep(_PAUSE)
+                used[job] = acquired
+                running[job] = _start(job, _environment(acquired, at_once))
+                where = "" if _CPU in acquired else f" on GPU {', '.join(acquired)}"
+                screen.tell(f"{job.name}: started{where}")
+            time.sleep(_INTERVAL)
             for job, process in list(running.items()):
-                line = _last_line(job.folder)
-                screen.show(job.name, line.get("epoch", 0), job.settings.training.max_epochs, _note(line))
+                metrics = _last_metrics(job.folder)
+                screen.show(job.name, metrics.get("epoch", 0), job.settings.training.max_epochs, _note(metrics))
                 if process.poll() is None:
                     continue
                 del running[job]
-                if process.returncode or not runs.is_finished(job.folder):
+                devices.release(used.pop(job))
+                if process.returncode or not storage.is_finished(job.folder):
                     failed.append(job)
                     screen.tell(f"{job.name}: failed")
                 else:
-                    screen.tell(f"{job.name}: finished after {line.get('epoch', 0)} epochs")
+                    screen.tell(f"{job.name}: finished after {metrics.get('epoch', 0)} epochs")
     return failed
 
 
-def _environment(at_once: int) -> dict[str, str]:
-    """On a CPU each of several runs has one thread, unless told otherwise: more would be in each other's way."""
-    own = {} if at_once == 1 or torch.cuda.is_available() else {"OMP_NUM_THREADS": "1"}
-    return {**own, **os.environ}
+def command_lines(jobs: Sequence[Job]) -> list[str]:
+    """The command of each job as a line for a POSIX shell. The lines can be run in any folder, in any order."""
+    return [_command_line(job) for job in jobs]
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that this process may use, by the ids or UUIDs that CUDA_VISIBLE_DEVICES has for them."""
+    count = torch.cuda.device_count()
+    if (named := os.environ.get(GPUS)) is not None:
+        return [name.strip() for name in named.split(",")][:count]  # CUDA ignores what follows an invalid id
+    return [str(index) for index in range(count)]
+
+
+class _Devices:
+    """The GPUs, and how many more runs each of them can take. The CPU counts as one more device."""
+
+    def __init__(self, gpus: Sequence[str], at_once: int) -> None:
+        self._gpus = list(gpus)
+        self._free = dict.fromkeys((*gpus, _CPU), at_once)
+
+    def check(self, job: Job) -> None:
+        """Raise a `ValueError` if the job needs more GPUs than there are."""
+        if self._needs_gpu(job) and job.devices > len(self._gpus):
+            raise ValueError(
+                f"{job.name}: devices is {job.devices}, but the number of visible GPUs is {len(self._gpus)}"
+            )
+
+    def acquire(self, job: Job) -> list[str]:
+        """The least loaded devices, as many as the job needs; an empty list if there are not enough."""
+        if not self._needs_gpu(job):
+            chosen = [_CPU] if self._free[_CPU] else []
+        else:
+            by_load = sorted(self._gpus, key=lambda gpu: -self._free[gpu])
+            chosen = by_load[: job.devices]
+            if not all(self._free[gpu] for gpu in chosen):
+                return []
+        for device in chosen:
+            self._free[device] -= 1
+        return chosen
+
+    def release(self, devices: Sequence[str]) -> None:
+        for device in devices:
+            self._free[device] += 1
+
+    def _needs_gpu(self, job: Job) -> bool:
+        return bool(self._gpus) and job.device != "cpu"
+
+
+def _unfinished(jobs: Sequence[Job], screen: Screen) -> list[Job]:
+    """The jobs that are to be run. A folder with other contents raises a `ValueError` before any job starts."""
+    unfinished = []
+    for job in jobs:
+        if status(job.folder, job.settings) is Status.FINISHED:
+            screen.tell(f"{job.name}: already finished")
+        else:
+            unfinished.append(job)
+    return unfinished
+
+
+def _environment(devices: Sequence[str], at_once: int) -> dict[str, str]:
+    """The environment of a run: its GPUs; or one thread if several runs share the CPU, unless the user sets another
+    number."""
+    if _CPU not in devices:
+        return {**os.environ, GPUS: ",".join(devices)}
+    return {**({"OMP_NUM_THREADS": "1"} if at_once > 1 else {}), **os.environ}
 
 
 def _start(job: Job, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
-    with runs.writing(job.log):
+    with files.writing(job.log):
         job.log.parent.mkdir(parents=True, exist_ok=True)
         with open(job.log, "ab") as log:
-            # In a session of its own: Ctrl-C comes to it from here, once, and not from the terminal too.
+            # In a session of its own: the terminal must not send it the Ctrl-C that this process passes on.
             return subprocess.Popen(
                 job.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
             )
 
 
 @contextlib.contextmanager
-def _ended(running: "dict[Job, subprocess.Popen[bytes]]") -> Iterator[None]:
-    """Whatever ends it, no run is left behind."""
+def _stop_on_error(running: "dict[Job, subprocess.Popen[bytes]]") -> Iterator[None]:
+    """If the block raises, stop all running processes: they get SIGINT, and are killed if waiting is interrupted."""
     with _signals_as_interrupt():
         try:
             yield
@@ -112,7 +195,7 @@ def _ended(running: "dict[Job, subprocess.Popen[bytes]]") -> Iterator[None]:
 
 @contextlib.contextmanager
 def _signals_as_interrupt() -> Iterator[None]:
-    """Within it SIGTERM, and the end of the terminal, are as Ctrl-C is."""
+    """Raise `KeyboardInterrupt` also for SIGTERM and SIGHUP."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -125,19 +208,31 @@ def _signals_as_interrupt() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _last_line(folder: Path) -> dict[str, Any]:
-    """Of the metrics, where there are some."""
+def _last_metrics(folder: Path) -> dict[str, Any]:
+    """The metrics of the last epoch; empty before the end of the first one."""
     try:
-        lines = runs.read_json_lines(folder / runs.METRICS)
+        lines = files.read_json_lines(folder / METRICS)
     except (OSError, ValueError):
         return {}
     return dict(lines[-1]) if lines else {}
 
 
-def _note(line: dict[str, Any]) -> str:
-    if not line:
+def _note(metrics: dict[str, Any]) -> str:
+    if not metrics:
         return "starting"
     return (
-        f"dev loss {line['dev_loss']:.4f}  accuracy {line['dev_accuracy']:.2%}  "
-        f"{line['samples_per_second']:,.0f} samples/s"
+        f"dev loss {metrics['dev_loss']:.4f}  accuracy {metrics['dev_accuracy']:.2%}  "
+        f"{metrics['samples_per_second']:,.0f} samples/s"
     )
+
+
+def _command_line(job: Job) -> str:
+    folder = job.folder.absolute()
+    absolute = {str(job.folder): str(folder), f"--out={job.folder}": f"--out={folder}"}
+    command = [absolute.get(argument, argument) for argument in job.command]
+    line = shlex.join(command)
+    # The path of a recipe or of data stays as it is, since it is a setting of the run.
+    paths = [job.settings.data.task, *(argument.rpartition("=")[2] for argument in command)]
+    if any(path and not os.path.isabs(path) and os.path.exists(path) for path in paths):
+        line = f"cd {shlex.quote(os.getcwd())} && {line}"
+    return line

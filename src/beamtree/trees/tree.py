@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -143,6 +143,46 @@ class Tree:
             )
         return cls(tuple(leaves), tuple(reduces))
 
+    @classmethod
+    def from_nltk(cls, tree: Any) -> "Tree":
+        """Convert an `nltk.Tree` whose constituents have two children each. Labels, and nodes with one child, such as
+        parts of speech, are dropped.
+        """
+        spans: list[tuple[int, int]] = []
+        leaves: list[str] = []
+        starts: list[int] = []
+        # Without recursion: a node is visited before its children, and once more, as None, after them.
+        todo: list[Any] = [tree]
+        while todo:
+            node = todo.pop()
+            if node is None:
+                spans.append((starts.pop(), len(leaves)))
+            elif isinstance(node, str):
+                leaves.append(node)
+            else:
+                children = list(node)
+                if not 1 <= len(children) <= 2:
+                    raise ValueError(
+                        f"a node has {len(children)} children: binarise the tree first, "
+                        "as with its method chomsky_normal_form()"
+                    )
+                starts.append(len(leaves))
+                todo += [None, *reversed(children)]
+        return cls.from_spans(spans, leaves)
+
+    def to_nltk(self, label: str = "") -> Any:
+        """Convert to an `nltk.Tree`, with this label on every node. Requires nltk, an optional package.
+
+        A single leaf becomes a node with one child.
+        """
+        try:
+            from nltk import Tree as NltkTree
+        except ImportError:
+            raise ValueError("to_nltk needs nltk, which is not installed: pip install nltk") from None
+        if self.is_leaf:
+            return NltkTree(label, list(self.leaves))
+        return self._fold(list[Any](self.leaves), lambda left, right: NltkTree(label, [left, right]))[-1]
+
     def with_leaves(self, leaves: Sequence[str]) -> "Tree":
         """The same shape over other tokens."""
         if len(leaves) != len(self):
@@ -168,13 +208,13 @@ class Tree:
         return f"Tree.parse({str(self)!r})"
 
     def _repr_svg_(self) -> str:
-        from beamtree.drawing import tree_svg  # here: drawing imports this file
+        from beamtree.trees.drawing import tree_svg  # here: drawing imports this file
 
         return tree_svg(self)
 
     def _repr_html_(self) -> str:
         """For a notebook, in which a large tree scrolls."""
-        from beamtree.drawing import draw_tree
+        from beamtree.trees.drawing import draw_tree
 
         return draw_tree(self)._repr_html_()
 

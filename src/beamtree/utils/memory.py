@@ -5,12 +5,15 @@ import ctypes
 import gc
 import os
 import platform
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
+
+# Functions that clear a cache of buffers, registered by the modules that own one. Cached buffers outlive an encoder,
+# and would hide those of the next measurement.
+CACHES: list[Callable[[], None]] = []
 
 
 def watch_saved(sizes: dict[int, int], known: Sequence[Tensor]) -> torch.autograd.graph.saved_tensors_hooks:
@@ -79,9 +82,8 @@ def available_bytes(device: str | torch.device) -> int | None:
 
 def release_memory() -> None:
     """Free unused memory, so that the next measurement starts from the memory in use."""
-    gpu = sys.modules.get("beamtree.nn.engine.gpu.cache")
-    if gpu is not None:  # cached buffers outlive their encoder, and would hide those of the next case
-        gpu.CACHE.clear()
+    for clear in CACHES:
+        clear()
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()

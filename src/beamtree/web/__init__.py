@@ -1,7 +1,7 @@
-"""The page that shows what models read in a text: served by `beamtree serve`, or written into one HTML file.
+"""The web page that shows a model's trees and predictions: served by `beamtree serve`, or one HTML file.
 
-The page draws documents, as `beamtree.answers.as_json` makes them. Its parts lie beside this file: page.html, view.css
-and the scripts, which are plain scripts and no modules, since a page that is opened as a file may not import any.
+The page draws documents made by `beamtree.models.answers.as_json`. Its parts are in this folder: page.html, view.css
+and the scripts. They are plain scripts, not modules: browsers refuse module imports in a page opened from a file.
 """
 
 from importlib import resources
@@ -11,5 +11,5 @@ SCRIPTS = ("dom.js", "tree.js", "chart.js", "steps.js", "panel.js", "view.js")  
 
 
 def read(name: str) -> str:
-    """A part of the page, by its file's name."""
+    """The contents of a file of the page."""
     return resources.files(__name__).joinpath(name).read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from beamtree import __version__
-from beamtree.pretrained import Pretrained
+from beamtree.models.pretrained import Pretrained
 from beamtree.utils.checks import unknown
 from beamtree.web import SCRIPTS, STYLE, read
 from beamtree.web.guard import Guard
@@ -110,11 +110,11 @@ def _add_file(app: FastAPI, path: str, content: str, kind: str) -> None:
 
 def _described(name: str, model: Pretrained) -> ModelInfo:
     config = model.config
-    task = config.settings.data.task
+    task = config.task
     example = next((texts for start, texts in EXAMPLES.items() if task.startswith(start)), SENTENCES)
     return ModelInfo(
         name=name,
-        encoder=config.settings.encoder.name,
+        encoder=config.encoder,
         task=task,
         pair=config.pair,
         labels=list(config.labels),

@@ -10,7 +10,7 @@ from beamtree.web import SCRIPTS, STYLE, read
 
 
 def page(documents: Sequence[Mapping[str, Any]]) -> str:
-    """A self-contained page over documents, as `beamtree.answers.as_json` makes them.
+    """A self-contained page over documents, as `beamtree.models.answers.as_json` makes them.
 
     The file loads nothing: its policy allows the script and the style that stand in it, and no request at all.
     """

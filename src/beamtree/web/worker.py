@@ -1,4 +1,4 @@
-"""A thread for each model, which answers one text after the other while the server goes on listening."""
+"""One thread per model, which answers one text after the other while the server keeps accepting requests."""
 
 import asyncio
 import json
@@ -8,14 +8,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Thread
 
-from beamtree.answers import answers, as_json
-from beamtree.pretrained import Pretrained, tokens_of
+from beamtree.models.answers import answers, as_json
+from beamtree.models.pretrained import Pretrained
+from beamtree.models.tokens import tokens_of
 from beamtree.utils.checks import check_integer
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may ask for. Beyond it a client is refused at once, never left waiting."""
+    """Limits of one request. A request that exceeds one is refused at once."""
 
     characters: int = 20_000  # of a text
     tokens: int = 2_000  # of a text
@@ -28,26 +29,27 @@ class Limits:
 
     @property
     def bytes(self) -> int:
-        """Of a request: two texts, whose characters JSON may spell with twelve bytes each, and what is around them."""
+        """The largest request: two texts, with up to twelve bytes of JSON per character, and the rest of the body."""
         return 2 * 12 * self.characters + 4096
 
 
 class TooLong(ValueError):
-    """The text is longer than the server takes."""
+    """The text is longer than the server allows."""
 
 
 class Busy(Exception):
-    """Too many requests wait already."""
+    """Too many requests are waiting."""
 
 
 class TooSlow(Exception):
-    """The answer was not there in time."""
+    """The answer was not ready in time."""
 
 
 class Worker:
-    """Answers for one model. What waits past its deadline is dropped, so that a slow text cannot hold up others twice.
+    """Answers the requests for one model. Requests that wait past their deadline are dropped.
 
-    A text that is being read when its time is up is read to its end, since nothing can stop it; those behind it wait.
+    A text that is being processed at its deadline is processed to its end, as a thread cannot be stopped; the requests
+    behind it wait.
     """
 
     def __init__(self, name: str, model: Pretrained, limits: Limits) -> None:
@@ -56,19 +58,19 @@ class Worker:
         self._stopping = False
         self._asked: set[asyncio.Future[bytes]] = set()
         self._waiting: queue.Queue[tuple[str, Future[bytes]]] = queue.Queue(limits.waiting)
-        # A daemon: the program can end while a text is being read.
+        # A daemon thread: the program can exit while a text is being processed.
         Thread(target=self._work, name=f"model {name}", daemon=True).start()
 
     async def answer(self, sides: Sequence[str]) -> bytes:
-        """The document of a text, or of the two of a pair, as JSON."""
+        """The document of a text, or of the two texts of a pair, as JSON."""
         future: Future[bytes] = Future()
         for side in sides:
-            # The cheap limit first: tokens are counted only in a text that is not absurdly long.
+            # The cheap limit first: tokens are counted only in texts of a reasonable length.
             if len(side) > self.limits.characters:
                 raise TooLong(f"the text has {len(side):,} characters: {self.limits.characters:,} are the most")
             if not side.isascii() and any("\ud800" <= character <= "\udfff" for character in side):
                 raise ValueError("the text holds half of a surrogate pair, which is no character: leave it out")
-        # A tab stands between the sides of a pair, so within one it becomes the space that it means.
+        # A tab separates the sides of a pair, so a tab inside a side becomes a space.
         text = "\t".join(side.replace("\t", " ") for side in sides) if self.model.config.pair else sides[0]
         try:
             self._waiting.put_nowait((text, future))
@@ -91,7 +93,7 @@ class Worker:
             self._asked.discard(asked)
 
     def stop(self) -> None:
-        """Refuse all who still wait."""
+        """Refuse all waiting requests."""
         self._stopping = True
         for asked in list(self._asked):
             asked.cancel()
@@ -100,7 +102,7 @@ class Worker:
         while True:
             text, future = self._waiting.get()
             if not future.set_running_or_notify_cancel():
-                continue  # whoever asked has been told that it took too long
+                continue  # the request has timed out
             self.busy = True
             try:
                 future.set_result(self._document(text))

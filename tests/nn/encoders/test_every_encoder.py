@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import beamtree
-from beamtree import recipes
+from beamtree.models.heads import TextClassifier
 from beamtree.nn.encoders import needs_trees
-from beamtree.tasks import TextClassifier
+from beamtree.runs import recipes
 from support import assert_gradients_are_derivatives
 
 DIM = 8

@@ -47,7 +47,7 @@ def test_a_second_derivative_is_right_or_refused(name):
         except RuntimeError as error:
             refusal = str(error)
         if refusal or name in STRAIGHT_THROUGH:  # which no difference quotient can check
-            assert name != "ndr"  # it is plain autograd
+            assert name not in ("ndr", "lstm", "transformer")  # they are plain autograd
             assert ('engine="reference"' if name in REFERENCE else "second derivative") in refusal
         else:
             assert_second_derivative_is_right(name, encoder, loss, found)

@@ -16,15 +16,18 @@ from beamtree.nn.encoders.cyk import CYK
 from beamtree.nn.encoders.efficient_beam_tree import EfficientBeamTree
 from beamtree.nn.encoders.given_tree import BalancedTree, GoldTree, RandomTree
 from beamtree.nn.encoders.gumbel_tree import GumbelTree
+from beamtree.nn.encoders.lstm import LSTM
 from beamtree.nn.encoders.ndr import NDR
 from beamtree.nn.encoders.ordered_memory import OrderedMemory
 from beamtree.nn.encoders.recurrent import Recurrent
 from beamtree.nn.encoders.soft_beam_tree import SoftBeamTree
+from beamtree.nn.encoders.transformer import Transformer
 from beamtree.utils.checks import unknown
 
 __all__ = [
     "BSRP",
     "CYK",
+    "LSTM",
     "NDR",
     "BalancedTree",
     "BeamTree",
@@ -37,6 +40,7 @@ __all__ = [
     "RandomTree",
     "Recurrent",
     "SoftBeamTree",
+    "Transformer",
     "classes",
     "defaults",
     "encoder",
@@ -46,7 +50,7 @@ __all__ = [
     "register",
 ]
 
-# In the paper's order. An entry fixes the arguments that define the model; users set all others.
+# The paper's in its order, then the others. An entry fixes the arguments that define the model; users set all others.
 _ENCODERS: dict[str, partial[Any]] = {
     "recurrent-grc": partial(Recurrent),
     "gold-tree-grc": partial(GoldTree),
@@ -65,6 +69,8 @@ _ENCODERS: dict[str, partial[Any]] = {
     "bt-grc-onesoft": partial(BeamTree, cell="grc", mix="paper"),
     "bt-grc-soft": partial(SoftBeamTree),
     "ebt-grc": partial(EfficientBeamTree),  # from a later paper
+    "lstm": partial(LSTM),  # not in the paper
+    "transformer": partial(Transformer),
 }
 # Fixed arguments that users may still override.
 _OPEN: dict[str, tuple[str, ...]] = {
@@ -85,7 +91,7 @@ def register(name: str, make: Callable[..., Encoder]) -> None:
 
 
 def encoders() -> list[str]:
-    """Names of all encoders, in the paper's order."""
+    """Names of all encoders: the paper's in its order, then the others."""
     return list(_ENCODERS)
 
 

@@ -17,9 +17,10 @@ from torch.nn.functional import pad
 from beamtree.nn.beams import Beams, Encoding
 from beamtree.nn.cells import Cell
 from beamtree.nn.description import describe
+from beamtree.nn.encoders.inputs import check_inputs
 from beamtree.nn.engine.chart import Chart
 from beamtree.nn.engine.dropout import NodeDropout
-from beamtree.utils.checks import check_flag, check_inputs, check_integer
+from beamtree.utils.checks import check_flag, check_integer
 
 # Names in the published code → ours, for models that hold leaf transform and cell themselves.
 OFFICIAL_CELL = {

@@ -14,6 +14,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkabl
 
 import torch
 
+from beamtree.utils import memory
+
 BUDGET = 1 / 8  # of a device's memory
 MAX_IDLE = 64  # workspaces: enough for all lengths of a training set and its dev set
 
@@ -139,3 +141,4 @@ def budget(device: torch.device) -> float:
 
 
 CACHE = WorkspaceCache()
+memory.CACHES.append(CACHE.clear)

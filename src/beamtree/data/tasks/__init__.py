@@ -1,0 +1,1 @@
+"""The data sets that beamtree knows, one module each."""

@@ -1,0 +1,57 @@
+"""ListOps small enough for a first try: short expressions, which a small model learns on a CPU in minutes.
+
+Training, dev and test set are parts of one pool of distinct expressions of at most 14 tokens. The expressions of
+`longer` have more tokens than any of them, and nest deeper: who does well on them has learned to evaluate.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from beamtree.data.samples import Sample
+from beamtree.data.task import Column, Materials, Part, Task
+from beamtree.data.tasks.listops.expressions import DIGITS, TOKENS, gold_tree
+from beamtree.data.tasks.listops.splits import Spec, generate, generate_parts
+
+_POOL = Spec(operator_probability=0.25, max_args=3, max_depth=4, max_length=14, count=30_000, pool=32_000)
+SPECS = {
+    "train": replace(_POOL, pool_part=(2_000, 32_000)),
+    "dev": replace(_POOL, pool_part=(1_000, 2_000), count=1_000),
+    "test": replace(_POOL, pool_part=(0, 1_000), count=1_000),
+    "longer": replace(_POOL, max_depth=6, min_length=15, max_length=40, count=1_000, pool=None),
+}
+
+
+def _short(m: Materials) -> Mapping[str, Iterable[Sample]]:
+    names = ("train", "dev", "test")
+    parts = generate_parts([SPECS[name] for name in names], m.options["seed"])
+    return {
+        name: [Sample(tokens, str(label)) for tokens, label in part] for name, part in zip(names, parts, strict=True)
+    }
+
+
+def _longer(m: Materials) -> Mapping[str, Iterable[Sample]]:
+    return {"longer": [Sample(tokens, str(label)) for tokens, label in generate(SPECS["longer"], m.options["seed"])]}
+
+
+TASKS = (
+    Task(
+        "listops-tiny",
+        "ListOps: short expressions for a first try, generated",
+        DIGITS,
+        (
+            Part(
+                (
+                    Column("train", "30,000 of at most 14 tokens"),
+                    Column("dev", "1,000 of the same kind"),
+                    Column("test", "1,000 of the same kind"),
+                ),
+                _short,
+                options=("seed",),
+            ),
+            Part((Column("longer", "1,000 of 15 to 40 tokens, nested deeper"),), _longer, options=("seed",)),
+        ),
+        {"seed": 0},
+        gold_tree,
+        TOKENS,
+    ),
+)

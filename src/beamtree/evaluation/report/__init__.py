@@ -1,0 +1,10 @@
+"""Reports: tables of runs in the paper's layout, the paper's figures beside ours.
+
+found = find(["runs/listops"])
+print(markdown(tables(found.runs)))
+"""
+
+from beamtree.evaluation.report.summary import Found, Row, Run, Table, find, tables
+from beamtree.evaluation.report.writing import latex, markdown, records
+
+__all__ = ["Found", "Row", "Run", "Table", "find", "latex", "markdown", "records", "tables"]

@@ -1,0 +1,214 @@
+"""Tables of runs: what runs of one kind reached together, and the paper's figures beside it.
+
+Runs are of one kind if their settings differ in nothing but the seed, and in what changes no result. ListOps is summed
+up by the median, as in the paper, all else by mean and standard deviation.
+"""
+
+import itertools
+import json
+import os
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from beamtree.data.loading import TASKS
+from beamtree.evaluation.report import paper
+from beamtree.evaluation.report.paper import Figure, PaperRow
+from beamtree.models.storage import RESULTS, is_run, read_results
+from beamtree.runs import recipes
+from beamtree.runs.folder import read_settings
+from beamtree.runs.settings import Settings
+from beamtree.utils.mappings import flatten
+
+# What two runs of one kind may differ in: the seed, which splits were tested, and how the same numbers are computed.
+_FREE = ("seed", "data.tests", "training.micro_batch", "training.dev_batch", "encoder.options.engine")
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A finished run: where it is, what it was told, and what it reached."""
+
+    folder: Path
+    settings: Settings
+    accuracies: dict[str, float]  # by split, from 0 to 1
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The runs of some folders, and why others do not count."""
+
+    runs: list[Run]
+    left_out: dict[str, str]  # the reason by the folder
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A line of a table: ours, or the paper's."""
+
+    encoder: str
+    model: str
+    count: int  # of runs
+    figures: dict[str, Figure | None]  # by split
+    runs: list[Run] = field(default_factory=list)  # ours
+    changes: dict[str, Any] = field(default_factory=dict)  # of its recipe's settings
+    table: int | None = None  # of the paper
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """All runs of a task."""
+
+    task: str
+    statistic: str
+    columns: dict[str, str]  # titles by split
+    rows: list[Row]
+    notes: list[str]
+
+    @property
+    def paper_tables(self) -> list[int]:
+        return sorted({row.table for row in self.rows if row.table is not None})
+
+
+def find(folders: Iterable[str | os.PathLike[str]]) -> Found:
+    """The runs in these folders, each of which is a run or holds some, however deep."""
+    places: dict[Path, None] = {}
+    for folder in map(Path, folders):
+        inside = list(_runs_in(folder))
+        if not inside:
+            why = "there are no runs in it" if folder.is_dir() else "there is no such folder"
+            raise ValueError(f"{folder}: {why}: give the folder of a run, or one with such folders")
+        places |= dict.fromkeys(inside)
+    runs: dict[str, Run] = {}
+    left_out = {}
+    for place in places:
+        try:
+            run = Run(place, read_settings(place), _accuracies(place))
+        except ValueError as error:
+            left_out[str(place)] = str(error)
+            continue
+        first = runs.setdefault(json.dumps([_kind(run), run.settings.seed]), run)
+        if first is not run:
+            left_out[str(place)] = f"{place} has the settings and the seed of {first.folder}"
+    if not runs:
+        raise ValueError(f"there is no finished run: {'; '.join(left_out.values())}")
+    return Found(list(runs.values()), left_out)
+
+
+def tables(runs: Sequence[Run], mean: bool = False) -> list[Table]:
+    """A table for each task, as the paper has them; with `mean` all by mean and standard deviation."""
+    names = list(dict.fromkeys(run.settings.data.task for run in runs))
+    names.sort(key=lambda task: list(TASKS).index(task) if task in TASKS else len(TASKS))  # others as they come
+    return [_table(task, [run for run in runs if run.settings.data.task == task], mean) for task in names]
+
+
+def _table(task: str, runs: list[Run], mean: bool) -> Table:
+    statistic = "mean" if mean else (paper.statistics(task) or ["mean"])[0]
+    splits = [split for split in paper.columns(task) if any(split == column.name for column in TASKS[task].columns)]
+    splits = splits or list(dict.fromkeys(split for run in runs for split in run.accuracies))
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(_kind(run), []).append(run)
+    ours = [_row(members, groups.values(), splits, statistic) for members in groups.values()]
+    published = [row for row in paper.rows(task) if row.statistic == statistic]
+
+    def place(row: Row) -> tuple[int, int]:
+        """In the paper's order of models; those that are compared with one row of the paper stand together."""
+        return paper.order(row.encoder), _published(row, published)
+
+    rows: list[Row] = []
+    for (_, number), alike in itertools.groupby(sorted(ours, key=lambda row: (*place(row), len(row.changes))), place):
+        rows += alike
+        if number < len(published):
+            rows.append(_paper_row(published[number]))
+    names = (task, *dict.fromkeys(row.encoder for row in rows if row.table is not None))
+    notes = [note for name in names if (note := paper.note(name)) and len(names) > 1]
+    return Table(task, statistic, {split: _title(task, split) for split in splits}, rows, notes)
+
+
+def _row(members: list[Run], groups: Iterable[list[Run]], splits: list[str], statistic: str) -> Row:
+    settings = members[0].settings
+    changes = _changes(members[0], groups)
+    named = "".join(f", {_short(key)}={_text(value)}" for key, value in changes.items())
+    figures = {split: _figure(members, split, statistic) for split in splits}
+    name = settings.encoder.name
+    return Row(name, f"{paper.model_name(name)}{named}", len(members), figures, members, changes)
+
+
+def _paper_row(row: PaperRow) -> Row:
+    options = {key: value for key, value in row.options.items() if paper.OPTIONS.get(key) != value}
+    named = "".join(f", {key}={value}" for key, value in options.items())
+    model = f"{paper.model_name(row.encoder)}{named} (paper)"
+    return Row(row.encoder, model, row.runs, row.figures, changes=dict(options), table=row.table)
+
+
+def _published(row: Row, published: list[PaperRow]) -> int:
+    """The number of the paper's row that one of ours is to be compared with; beyond the last where there is none."""
+    options = row.runs[0].settings.encoder.options
+    return next((n for n, theirs in enumerate(published) if theirs.fits(row.encoder, options)), len(published))
+
+
+def _figure(members: list[Run], split: str, statistic: str) -> Figure | None:
+    values = [100 * run.accuracies[split] for run in members if split in run.accuracies]
+    if not values:
+        return None
+    runs = len(values) if len(values) < len(members) else None
+    if statistic == "mean":
+        std = statistics.pstdev(values) if len(values) > 1 else None  # the paper's: over n, not n − 1
+        return Figure(statistics.fmean(values), std, runs)
+    return Figure(max(values) if statistic == "max" else statistics.median(values), None, runs)
+
+
+def _kind(run: Run) -> str:
+    """What runs of one kind have in common, in a form that can be compared."""
+    flat = flatten(run.settings.to_dict())
+    return json.dumps({key: value for key, value in flat.items() if key not in _FREE}, sort_keys=True)
+
+
+def _changes(run: Run, groups: Iterable[list[Run]]) -> dict[str, Any]:
+    """What is not as in its recipe; of a recipe that does not come with beamtree, not as in its first run here."""
+    settings, encoder = run.settings, run.settings.encoder.name
+    own: dict[str, Any] = {}
+    try:
+        usual = recipes.load(settings.recipe, encoder, settings.seed)
+    except ValueError:
+        alike = (g[0].settings for g in groups if g[0].settings.recipe == settings.recipe)
+        usual = next(other for other in alike if other.encoder.name == encoder)
+        own = {"recipe": settings.recipe}
+    before, now = flatten(usual.to_dict()), flatten(settings.to_dict())
+    free = (*_FREE, "data.task")  # a table has one task
+    return {**own, **{key: now[key] for key in now if key not in free and now[key] != before.get(key)}}
+
+
+def _short(key: str) -> str:
+    """Without the group of a key, where nothing else has its name."""
+    for group in ("encoder.options.", "optimizer.", "training."):
+        key = key.removeprefix(group)
+    return key.replace("data.options.", "data.")
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _title(task: str, split: str) -> str:
+    return TASKS[task].part(split)[1].title if task in TASKS else split
+
+
+def _runs_in(folder: Path) -> Iterator[Path]:
+    for place, folders, _ in os.walk(folder):
+        folders.sort()
+        if is_run(place):
+            folders.clear()  # what lies in a run is its own
+            yield Path(place)
+
+
+def _accuracies(folder: Path) -> dict[str, float]:
+    found = {}
+    for split, result in read_results(folder)["splits"].items():
+        accuracy = result.get("accuracy")
+        if not isinstance(accuracy, int | float) or not 0 <= accuracy <= 1:
+            raise ValueError(f"{folder / RESULTS}: the accuracy of {split} is {accuracy!r}: it must be from 0 to 1")
+        found[split] = float(accuracy)
+    return found

@@ -1,0 +1,198 @@
+"""The trees that trained models read in data: against gold trees and baselines, and against each other.
+
+    found = analyse({"seed 0": beamtree.load("runs/0"), "seed 1": beamtree.load("runs/1")}, load("listops", "near-iid"))
+    found.rows["seed 0"].against_trees.sentence_f1()
+    found.agreement[("seed 0", "seed 1")].f1
+
+The data is read in chunks, and nothing of a chunk is kept but sums.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from beamtree.data.split import Split
+from beamtree.evaluation import Progress
+from beamtree.models.pretrained import MAX_SAMPLES, Pretrained
+from beamtree.trees.baselines import BASELINES
+from beamtree.trees.bracketing import Bracketing
+from beamtree.trees.measures import Weighted, entropy, expected_f1
+from beamtree.trees.scores import COUNTED, Mean, Scores
+from beamtree.trees.tree import Tree
+from beamtree.utils.checks import check_integer
+
+GOLD = "gold"
+ORACLE = "oracle"  # the best that a binary tree can reach against brackets that hold more than two constituents
+_CHUNK = 512  # samples between two steps of the bar; enough for batches of like length
+
+
+class Sentence(NamedTuple):
+    """A text of the data, or one side of a pair."""
+
+    tokens: tuple[str, ...]
+    tree: Tree | None  # the gold one
+    lists: Bracketing | None  # of a formal language: its brackets alone, whatever is inside them
+
+
+class Row:
+    """What is known so far of the trees of one model, or of one baseline."""
+
+    def __init__(self) -> None:
+        self.depth, self.entropy, self.expected_f1 = Mean(), Mean(), Mean()
+        self.against_trees, self.against_lists = Scores(), Scores()
+
+    def add(self, beams: Weighted, sentence: Sentence) -> None:
+        best = beams[0][0]
+        self.depth.add(best.height)
+        self.entropy.add(entropy(beam[1] for beam in beams))
+        if sentence.tree is not None:
+            self.against_trees.add(best, sentence.tree)
+            self.expected_f1.add(expected_f1(beams, sentence.tree))
+        if sentence.lists is not None:
+            self.against_lists.add(best, sentence.lists)
+
+    def to_dict(self) -> dict[str, Any]:
+        """In JSON's types; None for what there is not."""
+        return {
+            "depth": _known(self.depth.value),
+            "entropy": _known(self.entropy.value),
+            "expected_f1": _known(self.expected_f1.value),
+            "against_trees": _record(self.against_trees),
+            "against_lists": _record(self.against_lists),
+        }
+
+
+class Agreement:
+    """What is known so far of how far two models agree."""
+
+    def __init__(self) -> None:
+        self.best, self.expected = Scores(), Mean()
+
+    def add(self, first: Weighted, second: Weighted) -> None:
+        self.best.add(first[0][0], second[0][0])
+        self.expected.add(expected_f1(first, second))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "f1": _known(self.best.sentence_f1()),
+            "nontrivial_f1": _known(self.best.sentence_f1("nontrivial")),
+            "expected_f1": _known(self.expected.value),
+            "same_tree": _known(self.best.exact_match),
+        }
+
+
+class Analysis:
+    """Rows by the names of models and baselines, and the agreement of every two models."""
+
+    def __init__(self, models: Sequence[str]) -> None:
+        self.models = list(models)
+        self.sentences = 0
+        self.rows = {name: Row() for name in (*models, *BASELINES, ORACLE, GOLD)}
+        self.agreement = {pair: Agreement() for pair in combinations(models, 2)}
+
+    def add(self, sentence: Sentence, beams: Mapping[str, Weighted], generator: np.random.Generator) -> None:
+        self.sentences += 1
+        found = dict(beams)
+        for name, baseline in BASELINES.items():
+            found[name] = [(baseline(sentence.tokens, generator), 1.0)]
+        if sentence.tree is not None:
+            found[GOLD] = [(sentence.tree, 1.0)]
+        if sentence.lists is not None:
+            found[ORACLE] = [(sentence.lists.binarised(), 1.0)]
+        for name, each in found.items():
+            self.rows[name].add(each, sentence)
+        for (first, second), pair in self.agreement.items():
+            pair.add(beams[first], beams[second])
+
+    def to_dict(self) -> dict[str, Any]:
+        """In JSON's types. The mean agreement is that over all pairs of models."""
+        pairs = [{"models": list(names), **pair.to_dict()} for names, pair in self.agreement.items()]
+        rows = {name: row.to_dict() for name, row in self.rows.items() if row.depth.number}
+        mean = {key: _mean([pair[key] for pair in pairs]) for key in Agreement().to_dict()} if pairs else None
+        return {"sentences": self.sentences, "rows": rows, "agreement": mean, "pairs": pairs}
+
+
+def analyse(
+    models: Mapping[str, Pretrained],
+    split: Split,
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    max_samples: int = MAX_SAMPLES,
+    progress: Progress | None = None,
+    into: Analysis | None = None,
+) -> Analysis:
+    """The trees of all models for the texts of a split, of pairs for both sides.
+
+    limit: only so many of its first samples.
+    seed: of the random baselines.
+    max_samples: the most sentences in a batch.
+    into: where it is noted as it goes, for somebody who may stop it.
+    """
+    if limit is not None:
+        check_integer("limit", limit, at_least=1)
+    check_integer("seed", seed, at_least=0)
+    check_integer("max_samples", max_samples, at_least=1)
+    analysis = Analysis(list(models)) if into is None else into
+    generator = np.random.default_rng(seed)
+    total = len(split) if limit is None else min(limit, len(split))
+    for start in range(0, total, _CHUNK):
+        if progress is not None:
+            progress(start, total)
+        chunk = [each for index in range(start, min(start + _CHUNK, total)) for each in sentences(split, index)]
+        found = {name: parse_sentences(model, chunk, max_samples) for name, model in models.items()}
+        for place, sentence in enumerate(chunk):
+            analysis.add(sentence, {name: beams[place] for name, beams in found.items()}, generator)
+    if progress is not None:
+        progress(total, total)
+    return analysis
+
+
+def sentences(split: Split, index: int) -> Iterator[Sentence]:
+    """A sample's text, or both of a pair."""
+    sample = split[index]
+    sides = [(sample.tokens, sample.tree)]
+    if sample.second is not None:
+        sides.append((sample.second, split.second_tree(index)))
+    for tokens, tree in sides:
+        yield Sentence(tokens, tree, None if split.gold is None else Bracketing.from_tokens(tokens))
+
+
+def parse_sentences(model: Pretrained, chunk: Sequence[Sentence], max_samples: int = MAX_SAMPLES) -> Sequence[Weighted]:
+    """The beams of each sentence, the most probable tree first, over the tokens as the data has them."""
+    gold = None
+    if model.model.needs_trees:
+        gold = [sentence.tree for sentence in chunk if sentence.tree is not None]
+        if len(gold) < len(chunk):
+            name = model.config.encoder
+            raise ValueError(f"{name} composes by gold trees, and the data has none")
+    return model.parse_tokens([sentence.tokens for sentence in chunk], gold, max_samples)
+
+
+def _record(scores: Scores) -> dict[str, Any] | None:
+    if not scores.sentences:
+        return None
+    record: dict[str, Any] = {"exact_match": scores.exact_match}
+    for counted in COUNTED:
+        corpus = scores.corpus(counted)
+        record[counted] = {
+            "precision": _known(corpus.precision),
+            "recall": _known(corpus.recall),
+            "f1": _known(corpus.f1),
+            "sentence_f1": _known(scores.sentence_f1(counted)),
+        }
+    return record
+
+
+def _known(value: float) -> float | None:
+    """JSON has no NaN."""
+    return value if value == value else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    mean = Mean()
+    for value in values:
+        mean.add(float("nan") if value is None else value)
+    return _known(mean.value)

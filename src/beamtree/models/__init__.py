@@ -1,0 +1,1 @@
+"""Models: classifiers over encoders, trained ones with their vocabulary, and how they are stored."""

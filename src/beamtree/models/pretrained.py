@@ -1,0 +1,409 @@
+"""Trained models: weights, settings, vocabulary and tokenizer together.
+
+    model = load("listops-bt-grc")                  # a shipped model, a run's folder, or a hub id "owner/name"
+    model.predict(["[MAX 2 9 [MIN 4 7 ] 0 ]"])      # label and probabilities of each text
+    model.parse("[MAX 2 9 [MIN 4 7 ] 0 ]")          # its trees, most probable first
+    model.encode(["[MAX 2 9 ]"])                    # a vector for each text
+    model(["[MAX 2 9 ]"])                           # all of this from one pass
+    model.push_to_hub("owner/name")
+
+On disk a model is the folder of a run (see `storage`), on the hub the same files and a model card. Loading reads YAML,
+JSON and safetensors; nothing in them is executed.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from huggingface_hub import ModelCard, ModelHubMixin
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from beamtree.data.batching import Batch, Batches, Buckets, Ragged
+from beamtree.data.loading import TASKS
+from beamtree.data.tokenizers import Token, Tokenizer
+from beamtree.data.vocabulary import Vocabulary
+from beamtree.models import storage
+from beamtree.models.build import build_empty
+from beamtree.models.card import make_card
+from beamtree.models.config import Config
+from beamtree.models.heads import Model
+from beamtree.models.hub import download, hub_errors
+from beamtree.models.tokens import tokenizer_of
+from beamtree.nn.beams import Beams
+from beamtree.trees import Tree
+from beamtree.trees.parses import Parse, Parses
+from beamtree.utils import files
+from beamtree.utils.checks import unknown
+
+__all__ = ["Constituent", "Parse", "Parses", "Prediction", "Pretrained", "Reading", "load", "shipped"]
+
+S = TypeVar("S")
+T = TypeVar("T")
+Text = str | tuple[str, str]  # a text, or a pair of texts
+
+_SHIPPED = Path(__file__).parent / "zoo"
+MAX_SAMPLES = 128  # in a batch
+_MAX_TOKENS_SQUARED = 4_000_000  # batch size × longest²: four texts of 1000 tokens
+_SHOWN = 60  # characters of a text in an error message
+
+
+class Prediction(NamedTuple):
+    """The label of a text, or of a pair of texts."""
+
+    label: str
+    probabilities: dict[str, float]  # of all labels
+    unknown: tuple[str, ...] = ()  # words that are not in the vocabulary; all are encoded as one unknown word
+
+
+class Constituent(NamedTuple):
+    """A constituent of a text in at least one of its trees."""
+
+    start: int  # first token
+    end: int  # after its last token
+    text: str  # as it stands in the text that was given
+    probability: float  # total of all beams that contain it
+    vector: Float[Tensor, "D"]  # in the most probable of these beams
+
+
+class Reading(NamedTuple):
+    """Everything a model says about a text, or a pair of texts."""
+
+    prediction: Prediction
+    parses: tuple[Parses, ...]  # one, or one for each side of a pair; empty if the encoder builds no trees
+    vectors: Float[Tensor, "sides D"]
+
+
+class Pretrained(nn.Module, ModelHubMixin):
+    """A model with its configuration, vocabulary and tokenizer.
+
+    results: those of its training, if known. tokenizer: None for one that the configuration names.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        vocabulary: Vocabulary,
+        model: Model,
+        results: dict[str, Any] | None = None,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
+        super().__init__()
+        self.config, self.vocabulary, self.model, self.results = config, vocabulary, model, results
+        self.tokenizer = tokenizer
+        self._hub_mixin_config = None  # otherwise the mixin would also write the settings as JSON
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.config.labels
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """The labels in the order of the columns of `predict_proba`, under scikit-learn's name."""
+        return np.array(self.labels)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def forward(self, texts: Sequence[Text]) -> list[Reading]:
+        """Label, trees and vectors of each text, or pair, from one pass of the encoder."""
+        samples = self._tokenized(texts)
+
+        def readings(indices: list[int], batch: Batch) -> list[Reading]:
+            chosen, output = [samples[index] for index in indices], self.model.read(batch)
+            predictions = self._predictions(chosen, output.logits)
+            sides = list(zip(*chosen, strict=True))  # all first sides, then all second ones, as in the encoding
+            vectors = output.encoding.state.cpu().view(len(sides), len(chosen), -1).transpose(0, 1)  # (B, sides, D)
+            parses: list[tuple[Parses, ...]] = [()] * len(chosen)
+            if output.encoding.beams is not None:
+                each = iter(_parses(output.encoding.beams, [tokens for side in sides for tokens in side]))
+                parses = list(zip(*([next(each) for _ in side] for side in sides), strict=True))
+            return [Reading(*parts) for parts in zip(predictions, parses, vectors, strict=True)]
+
+        return self._in_batches(samples, readings, self._gold_trees(samples))
+
+    def predict(self, texts: Sequence[Text]) -> list[Prediction]:
+        """The label of each text, or of each pair (text, text) if the model takes pairs."""
+        samples = self._tokenized(texts)
+
+        def predictions(indices: list[int], batch: Batch) -> list[Prediction]:
+            return self._predictions([samples[index] for index in indices], self.model.read(batch).logits)
+
+        return self._in_batches(samples, predictions, self._gold_trees(samples))
+
+    def predict_proba(self, texts: Sequence[Text]) -> Float[np.ndarray, "S C"]:
+        """Probabilities of the labels `classes_` for each text, under scikit-learn's name."""
+        rows = [list(prediction.probabilities.values()) for prediction in self.predict(texts)]
+        return np.array(rows).reshape(-1, len(self.labels))
+
+    def encode(self, texts: Sequence[str], spans: bool = False) -> Any:
+        """A vector for each text, as a tensor (S, D) on the CPU.
+
+        spans: return all constituents of each text instead, a list of `Constituent` for each: the tokens first, then
+            longer ones, each with its vector and its probability over the beams.
+
+        A model of pairs encodes single texts here, as it encodes each side of a pair.
+        """
+        listed = _as_list(texts)
+        samples = [(self._tokens(text),) for text in listed]
+
+        def vectors(indices: list[int], batch: Batch) -> list[Any]:
+            encoding = self.model.encode(batch.tokens, batch.lengths, batch.trees)
+            if not spans:
+                return list(encoding.state.cpu())
+            if encoding.beams is None:
+                raise self.no_trees()
+            chosen = [(listed[index], samples[index][0]) for index in indices]
+            return _constituents(encoding.beams, chosen)
+
+        found = self._in_batches(samples, vectors, self._gold_trees(samples))
+        if spans:
+            return found
+        return torch.stack(found) if found else torch.zeros(0, self.config.dim)
+
+    def parse(self, text: str) -> Parses:
+        """The distinct trees of a text, most probable first. A model of pairs parses each side by itself."""
+        return self.parse_all([text])[0]
+
+    def parse_all(self, texts: Sequence[str]) -> list[Parses]:
+        """The trees of several texts."""
+        tokenized = [self._tokens(text) for text in _as_list(texts)]
+        parses = self.parse_tokens([_words(tokens) for tokens in tokenized])
+        return [Parses(each, _offsets(tokens)) for each, tokens in zip(parses, tokenized, strict=True)]
+
+    def parse_tokens(
+        self, sentences: Sequence[Sequence[str]], gold: Sequence[Tree] | None = None, max_samples: int = MAX_SAMPLES
+    ) -> list[Parses]:
+        """The trees of texts that are tokenised already.
+
+        gold: trees for an encoder that needs them; None: those that the task of the model derives from the tokens.
+        max_samples: maximum batch size.
+        """
+        samples = [([Token(word, 0, 0) for word in words],) for words in sentences]
+
+        def parses(indices: list[int], batch: Batch) -> list[Parses]:
+            beams = self.model.encode(batch.tokens, batch.lengths, batch.trees).beams
+            if beams is None:
+                raise self.no_trees()
+            return beams.parses([_words(samples[index][0]) for index in indices])
+
+        trees = self._gold_trees(samples) if gold is None else (lambda index: (gold[index],))
+        return self._in_batches(samples, parses, trees, max_samples)
+
+    def no_trees(self) -> ValueError:
+        """The error for a request for trees from an encoder that builds none."""
+        return ValueError(f"{self.config.encoder} builds no trees: it can predict, not parse")
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]  # the mixin's would look for its config.json first
+        cls,
+        name: str | os.PathLike[str],
+        *,
+        device: str | torch.device | None = None,
+        tokenizer: Tokenizer | None = None,
+        **download_options: Any,
+    ) -> "Pretrained":
+        """Load a run's folder, or a model from the hub, in eval mode.
+
+        device: the CPU by default.
+        tokenizer: the one the model was trained with, if it could not be stored.
+        download_options: revision, token, cache_dir, force_download and local_files_only of
+            `huggingface_hub.snapshot_download`.
+        """
+        place = _checked_device(device)
+        folder = Path(name) if os.path.exists(name) else download(name, shipped(), **download_options)
+        config = storage.read_config(folder)
+        vocabulary = Vocabulary.load(storage.file_of(folder, storage.VOCABULARY), config.closed_vocabulary)
+        weights = storage.read_weights(folder)
+        words = weights.get("embedding.words.weight")
+        if words is not None and words.dim() == 2 and len(words) != len(vocabulary):
+            raise ValueError(
+                f"{folder}: {storage.VOCABULARY} has {len(vocabulary)} words and {storage.WEIGHTS} vectors for "
+                f"{len(words)}: they are not of one model"
+            )
+        where = folder / storage.CONFIG
+        with torch.device("meta"):  # before memory is allocated: a config may ask for any width
+            storage.check_weights(build_empty(config, len(vocabulary), where), weights, folder / storage.WEIGHTS)
+        with torch.random.fork_rng(devices=[]):  # initial weights are overwritten: leave the user's generator alone
+            model = build_empty(config, len(vocabulary), where)
+        storage.fill(model, weights, folder / storage.WEIGHTS)
+        results = storage.read_results(folder) if storage.is_finished(folder) else None
+        stored = storage.read_tokenizer(folder) if tokenizer is None else tokenizer
+        return cls(config, vocabulary, model, results, stored).to(place).eval()
+
+    def push_to_hub(self, repo_id: str, **settings: Any) -> str:
+        """Upload the folder and a model card. `settings` are the mixin's, such as private and commit_message."""
+        card = {"name": repo_id, **(settings.pop("model_card_kwargs", None) or {})}
+        with hub_errors(f"{repo_id}:"):
+            return super().push_to_hub(repo_id, model_card_kwargs=card, **settings)
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        storage.write_weights(save_directory, self.model)
+        with files.writing(save_directory / storage.VOCABULARY):
+            self.vocabulary.save(save_directory / storage.VOCABULARY)
+        if self.tokenizer is not None:
+            storage.write_tokenizer(save_directory, self.tokenizer)
+        if self.results is not None:
+            files.write_json(save_directory / storage.RESULTS, self.results)
+        storage.write_config(save_directory, self.config)  # last: it makes the folder a run
+
+    def generate_model_card(self, *args: Any, name: str = "the path of this folder", **kwargs: Any) -> ModelCard:
+        return make_card(self.config, self.results, name)
+
+    def _predictions(
+        self, samples: Sequence[tuple[list[Token], ...]], logits: Float[Tensor, "B L"]
+    ) -> list[Prediction]:
+        predictions = []
+        for sides, row in zip(samples, self.model.probabilities(logits).tolist(), strict=True):
+            probabilities = dict(zip(self.labels, row, strict=True))
+            strange = dict.fromkeys(word for side in sides for word in _words(side) if word not in self.vocabulary)
+            predictions.append(Prediction(max(self.labels, key=probabilities.__getitem__), probabilities, (*strange,)))
+        return predictions
+
+    def _tokenized(self, texts: Sequence[Text]) -> list[tuple[list[Token], ...]]:
+        """The tokens of each text, or of both sides of each pair."""
+        samples = []
+        for text in _as_list(texts):
+            sides = text if isinstance(text, tuple | list) else (text,)
+            if len(sides) != (2 if self.config.pair else 1) or not all(isinstance(side, str) for side in sides):
+                wanted = (
+                    "pairs of texts: give tuples (text, text)" if self.config.pair else "single texts: give strings"
+                )
+                raise ValueError(f"{_shortened(text)} does not fit: the model takes {wanted}")
+            samples.append(tuple(self._tokens(side) for side in sides))
+        return samples
+
+    def _tokens(self, text: str) -> list[Token]:
+        if not isinstance(text, str):
+            raise ValueError(f"{_shortened(text)} is of type {type(text).__name__}: a text must be a string")
+        found = tokenizer_of(self.config, self.vocabulary, self.tokenizer).tokenize(text)
+        if not found:
+            raise ValueError(f"the text {_shortened(text)} is empty: it has nothing to encode")
+        if self.vocabulary.closed:
+            strange = list(dict.fromkeys(word for word in _words(found) if word not in self.vocabulary))
+            if strange:
+                known = self.vocabulary.words()[Vocabulary.SEP + 1 :]
+                others = f"; also unknown: {', '.join(map(repr, strange[1:6]))}" if strange[1:] else ""
+                raise ValueError(f"{_shortened(text)}: {unknown('token', strange[0], known)}{others}")
+        return found
+
+    def _gold_trees(self, samples: Sequence[tuple[list[Token], ...]]) -> Callable[[int], tuple[Tree, ...]] | None:
+        """The trees of each sample, as the task derives them; None unless the encoder needs them."""
+        if not self.model.needs_trees:
+            return None
+        task = TASKS.get(self.config.task)
+        if task is None or task.gold is None:
+            name = self.config.encoder
+            raise ValueError(f"{name} composes by gold trees, and there is no rule that gives those of new texts")
+        gold = task.gold
+        return lambda index: tuple(gold(_words(side)) for side in samples[index])
+
+    def _in_batches(
+        self,
+        samples: Sequence[tuple[list[Token], ...]],
+        compute: Callable[[list[int], Batch], list[T]],
+        trees: Callable[[int], tuple[Tree, ...]] | None,
+        max_samples: int = MAX_SAMPLES,
+    ) -> list[T]:
+        """Call `compute` for batches of samples of similar length; return the results in the order of the samples."""
+        if not samples:
+            return []
+        first, *second = (
+            Ragged.from_sequences(self.vocabulary.ids(_words(tokens)) for tokens in side)
+            for side in zip(*samples, strict=True)
+        )
+        batches = Batches(first, second=second[0] if second else None, trees=trees)
+        buckets = Buckets(batches.lengths, max_samples, _MAX_TOKENS_SQUARED, bucket_factor=len(samples), shuffle=False)
+        found: dict[int, T] = {}
+        training = self.model.training
+        self.model.eval()
+        try:
+            with torch.inference_mode():
+                for chosen in buckets:
+                    results = compute(chosen.tolist(), batches[chosen].to(self.device))
+                    found.update(zip(chosen.tolist(), results, strict=True))
+        finally:
+            self.model.train(training)
+        return [found[index] for index in range(len(samples))]
+
+
+def load(
+    name: str | os.PathLike[str], device: str | torch.device | None = None, tokenizer: Tokenizer | None = None
+) -> Pretrained:
+    """Load a run's folder, a shipped model (see `shipped`), or a model from the hub, "owner/name".
+
+    device: the CPU by default. tokenizer: the one the model was trained with, if it could not be stored.
+    """
+    if not storage.is_run(name) and str(name) in shipped():
+        name = shipped_folder(str(name))
+    return Pretrained.from_pretrained(name, device=device, tokenizer=tokenizer)
+
+
+def shipped() -> list[str]:
+    """Names of the models that come with the package."""
+    return sorted(folder.name for folder in _SHIPPED.glob("*/") if storage.is_run(folder))
+
+
+def shipped_folder(name: str) -> Path:
+    return _SHIPPED / name
+
+
+def _parses(beams: Beams, samples: Sequence[list[Token]]) -> list[Parses]:
+    """The parses of each text, with the offsets of its tokens."""
+    found = beams.parses([_words(tokens) for tokens in samples])
+    return [Parses(parses, _offsets(tokens)) for parses, tokens in zip(found, samples, strict=True)]
+
+
+def _constituents(beams: Beams, samples: Sequence[tuple[str, list[Token]]]) -> list[list[Constituent]]:
+    """All constituents of each text, by length and position."""
+    nodes = beams.nodes
+    states, spans, mask = nodes.states.cpu(), nodes.spans.tolist(), nodes.mask.tolist()
+    probabilities = beams.log_probs.exp().tolist()
+    result = []
+    for row, (text, tokens) in enumerate(samples):
+        found: dict[tuple[int, int], Constituent] = {}
+        for beam, probability in enumerate(probabilities[row]):
+            for node, (start, end) in enumerate(spans[row][beam]):
+                if not mask[row][beam][node]:
+                    continue
+                known = found.get((start, end))
+                if known is None:
+                    words = text[tokens[start].start : tokens[end - 1].end]
+                    found[start, end] = Constituent(start, end, words, probability, states[row, beam, node])
+                else:
+                    found[start, end] = known._replace(probability=min(known.probability + probability, 1.0))
+        result.append(sorted(found.values(), key=lambda each: (each.end - each.start, each.start)))
+    return result
+
+
+def _words(tokens: Sequence[Token]) -> list[str]:
+    return [token.text for token in tokens]
+
+
+def _offsets(tokens: Sequence[Token]) -> list[tuple[int, int]]:
+    return [(token.start, token.end) for token in tokens]
+
+
+def _as_list(texts: Sequence[S]) -> list[S]:
+    if isinstance(texts, str):
+        raise ValueError(f"texts is the string {_shortened(texts)}: it must be a list of texts, as [text]")
+    return list(texts)
+
+
+def _shortened(text: object) -> str:
+    shown = repr(text)
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
+
+
+def _checked_device(device: str | torch.device | None) -> torch.device:
+    try:
+        found = torch.device(device or "cpu")
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device is {str(device)!r}, which there is not here ({reason}): choose 'cpu'") from None
+    return found

@@ -1,0 +1,1 @@
+"""Training runs on disk: their settings, recipes, folders and checkpoints."""

@@ -1,0 +1,67 @@
+"""The folder of a run: the files of its model, and what training adds to them.
+
+`metrics.jsonl` has a line for each epoch, `environment.json` the versions, the hardware and the fingerprints of the
+data, and `checkpoints/` what is needed to resume. `results.json` is written last and marks a finished run.
+"""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import platform
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from beamtree import __version__
+from beamtree.data.loading import Data
+from beamtree.models import storage
+from beamtree.models.config import config_error
+from beamtree.runs.settings import Settings
+from beamtree.utils.devices import device_name
+from beamtree.utils.files import StrPath
+
+METRICS = "metrics.jsonl"
+ENVIRONMENT = "environment.json"
+CHECKPOINTS = "checkpoints"
+
+_PACKAGES = ("torch", "numpy", "lightning", "torchmetrics", "safetensors")  # whose versions may affect results
+
+
+def read_settings(folder: StrPath) -> Settings:
+    """The settings of the run in this folder."""
+    config = storage.read_config(folder)
+    try:
+        return Settings.from_dict(config.settings, where=str(storage.file_of(folder, storage.CONFIG)))
+    except ValueError as error:
+        raise config_error(str(error), config.document) from None
+
+
+def environment(device: torch.device | str) -> dict[str, Any]:
+    """The versions and the hardware, on which results may depend."""
+    versions = {"beamtree": __version__, "python": platform.python_version()}
+    for package in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    return {
+        "versions": versions,
+        "cuda": torch.version.cuda,
+        "system": platform.platform(),
+        "device": device_name(device),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def fingerprint(data: Data, splits: Iterable[str]) -> dict[str, str]:
+    """The SHA-256 of each split in hexadecimal digits, over its tokens, its labels and their order."""
+    return {split: _digest(data[split].arrays(), data[split].label_names) for split in splits}
+
+
+def _digest(arrays: dict[str, np.ndarray], label_names: tuple[str, ...]) -> str:
+    digest = hashlib.sha256(json.dumps(label_names).encode())
+    for name, array in arrays.items():
+        digest.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

@@ -1,0 +1,294 @@
+"""Recipes: settings for a data set, one YAML file each, with overrides per encoder.
+
+    settings = recipes.load("listops", encoder="bt-grc-onesoft", seed=1, changes={"optimizer.lr": 5e-4})
+    recipes.load("text", task="reviews.tsv")     # your own data
+    recipes.load("mine.yaml")                    # your own recipe, which may begin with "like: listops"
+
+A file has `about`, the default `encoder`, the sections `data`, `model`, `optimizer` and `training` (see `settings`),
+and `encoders`: for each one its options and the settings that differ for it. With `like: NAME` it holds only what
+differs from another recipe. A recipe whose `data.task` is null has no data of its own: the caller must name some.
+
+Another task, whether by `task`, by the change `data.task` or by a file that is `like` another one, does not inherit
+what was written for the first: `data.options` and `data.tests` start empty, and the `data` overrides of encoders are
+dropped. `data.vectors` is inherited by the English tasks of beamtree alone; formal languages and your own data learn
+their word vectors. Whatever is set together with the task stays. The `data` section of a recipe without a task is kept
+for any data of your own.
+
+Your own data is stored by its absolute path, so that a run can be resumed from any folder, and with all its options: a
+single file is divided into splits (see `beamtree.data.files`). In a recipe file, a relative path is looked for in the
+current folder first and then in the folder of the file.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from beamtree.data.loading import TASKS, training_options
+from beamtree.nn.encoders import encoder as make_encoder
+from beamtree.nn.encoders import encoders as existing
+from beamtree.runs.settings import Settings, cut, replace, shortened
+from beamtree.utils.checks import unknown
+
+__all__ = ["Settings", "default_encoder", "describe", "encoders", "load", "names", "parse_changes"]
+
+_FOLDER = Path(__file__).parent
+_SECTIONS = ("data", "model", "optimizer", "training")
+_KEYS = ("like", "about", "encoder", *_SECTIONS, "encoders")
+_DEPTH = 5  # of the keys in a file: encoders.bt-grc.data.options.seed
+_OWN_ARGUMENT = {"recipe": "name the recipe itself", "seed": "use --seed", "encoder.name": "use --encoder"}
+
+
+def names() -> list[str]:
+    """The recipes that come with beamtree."""
+    return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
+
+
+def describe(recipe: str) -> str:
+    """What a recipe trains, in one line."""
+    return _read(recipe)["about"]
+
+
+def encoders(recipe: str) -> list[str]:
+    """The encoders that a recipe has settings for; those that are not in this version are left out."""
+    return [name for name in _read(recipe)["encoders"] if name in existing()]
+
+
+def default_encoder(recipe: str) -> str:
+    return _read(recipe)["encoder"]
+
+
+def load(
+    recipe: str,
+    encoder: str | None = None,
+    seed: int = 0,
+    changes: Mapping[str, Any] | None = None,
+    task: str | os.PathLike[str] | None = None,
+) -> Settings:
+    """The settings of a recipe, which is a name or the path of a .yaml file, for one of its encoders.
+
+    `changes` are other values for some of the settings, by keys such as "optimizer.lr" and "encoder.options.beam_size".
+    `task` is other data than the recipe's: the name of a task, or the path of your own data.
+    """
+    changes = dict(changes or {})
+    for key in changes:
+        if key in _OWN_ARGUMENT:
+            raise ValueError(f"{key} is not changed like other settings: {_OWN_ARGUMENT[key]}")
+    if task is not None:
+        if "data.task" in changes:
+            both = f"{shortened(os.fspath(task))} and {shortened(changes['data.task'])}"
+            raise ValueError(f"data.task is given twice, as {both}")
+        changes["data.task"] = os.fspath(task)
+    document = _read(recipe)
+    if "data.task" in changes:
+        document = _with_task(document, _located(changes.pop("data.task")))
+    name = document["encoder"] if encoder is None else encoder
+    overrides = _overrides(recipe, document, name)
+    options = overrides.pop("options", {})
+    sections = _overridden({section: document[section] for section in _SECTIONS}, overrides)
+    if sections["data"].get("task", "") is None:
+        raise ValueError(
+            f"the recipe {recipe} has no data of its own: give a file, as in 'beamtree train reviews.tsv', or --data"
+        )
+    merged = {
+        "recipe": Path(recipe).stem if _is_path(recipe) else recipe,
+        "seed": seed,
+        **sections,
+        "encoder": {"name": name, "options": options},
+    }
+    return _completed(Settings.from_dict(merged, where=recipe).change(changes))
+
+
+def parse_changes(texts: Iterable[str]) -> dict[str, Any]:
+    """['optimizer.lr=5e-4'] → {'optimizer.lr': 0.0005}; values are written as in YAML."""
+    changes: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        where = f"--set {cut(text)}"
+        if not equals or not key:
+            raise ValueError(f"{where}: it must be key=value, as in optimizer.lr=5e-4")
+        if key in changes:
+            raise ValueError(f"{where}: {key} is set twice")
+        changes[key] = _parsed(value, where)
+    return changes
+
+
+def _completed(settings: Settings) -> Settings:
+    """With the defaults of the task's options written out; what neither task nor encoder knows is refused here."""
+    data, encoder = settings.data, settings.encoder
+    tests = data.tests
+    if data.task in TASKS:
+        tests = tuple(TASKS[data.task].part(split)[1].name for split in tests)
+    elif not os.path.exists(data.task):
+        raise ValueError(f"data.task: {unknown('task', cut(data.task), TASKS)}, or the path of one's own data")
+    options = training_options(data.task, data.options)
+    settings = replace(settings, data=replace(data, options=options, tests=tests))
+    if "dim" in encoder.options:
+        raise ValueError("encoder.options has no dim: the width of words and states is model.dim")
+    with torch.device("meta"):  # takes no memory and draws no random numbers
+        make_encoder(encoder.name, dim=settings.model.dim, **encoder.options)
+    return settings
+
+
+def _overrides(recipe: str, document: Mapping[str, Any], encoder: str) -> dict[str, Any]:
+    """What the recipe has for this encoder alone."""
+    known = document["encoders"]
+    if encoder in known and encoder not in existing():
+        raise ValueError(
+            f"{recipe}: {encoder} is not in this version of beamtree; known: {', '.join(encoders(recipe))}"
+        )
+    if encoder not in known:
+        raise ValueError(f"{recipe}: {unknown('encoder', cut(encoder), encoders(recipe))}")
+    overrides = dict(known[encoder] or {})
+    for key in overrides:
+        if key not in ("options", *_SECTIONS):
+            raise ValueError(f"{recipe}: {_unknown_key(f'key of encoders.{encoder}', key, ('options', *_SECTIONS))}")
+    return overrides
+
+
+def _is_path(recipe: str) -> bool:
+    return recipe.endswith((".yaml", ".yml"))
+
+
+def _read(recipe: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A recipe's file, over the one that it is like; `above` are the recipes that are like this one."""
+    if not _is_path(recipe):
+        if recipe not in names():
+            raise ValueError(f"{unknown('recipe', cut(recipe), names())}, or the path of a .yaml file")
+        path = _FOLDER / f"{recipe}.yaml"
+    else:
+        path = Path(recipe)
+    if recipe in above:
+        raise ValueError(f"{recipe} is like itself: {' → '.join((*above, recipe))}")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{recipe}: it is not UTF-8 text ({error.reason} at byte {error.start})") from None
+    except OSError as error:
+        raise ValueError(f"{recipe}: it cannot be read ({error.strerror})") from None
+    document = _parsed(text, recipe)
+    _check_document(document, recipe)
+    for data in _data_sections(document):
+        if "task" in data:
+            data["task"] = _located(data["task"], path.parent)
+    if "like" in document:
+        like = document.pop("like")
+        if _is_path(like):
+            like = str(path.parent / like)
+        document = _overridden(_read(like, (*above, recipe)), document)
+    if not above:
+        for key in _KEYS[1:]:
+            if key not in document:
+                raise ValueError(f"{recipe}: {key} is missing")
+    return document
+
+
+def _check_document(document: Any, recipe: str) -> None:
+    if not isinstance(document, dict):
+        raise ValueError(f"{recipe}: it must have the keys {', '.join(_KEYS)}")
+    for key in document:
+        if key not in _KEYS:
+            raise ValueError(f"{recipe}: {_unknown_key('key', key, _KEYS)}")
+    for key in ("like", "about", "encoder"):
+        if not isinstance(document.get(key, ""), str):
+            raise ValueError(f"{recipe}: {key} is {shortened(document[key])}: it must be text")
+    for key, group in _groups(document):
+        if not isinstance(group, dict):
+            raise ValueError(f"{recipe}: {key} is {shortened(group)}: it must be settings by their names")
+
+
+def _groups(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The sections of a file with their keys, those of each encoder too."""
+    yield from ((key, document[key]) for key in (*_SECTIONS, "encoders") if key in document)
+    overridden = document.get("encoders")
+    for name, overrides in overridden.items() if isinstance(overridden, dict) else ():
+        if overrides is None:  # an encoder with the defaults
+            continue
+        yield f"encoders.{name}", overrides
+        if isinstance(overrides, dict):
+            yield from ((f"encoders.{name}.{key}", overrides[key]) for key in _SECTIONS if key in overrides)
+
+
+def _data_sections(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [group for key, group in _groups(document) if key.rpartition(".")[2] == "data"]
+
+
+def _unknown_key(kind: str, key: object, known: Iterable[str]) -> str:
+    return unknown(kind, cut(key) if isinstance(key, str) else shortened(key), known)
+
+
+def _located(task: Any, folder: Path | None = None) -> Any:
+    """The absolute path of one's own data. The name of a task, or of what does not exist, is returned as it is."""
+    if not isinstance(task, str) or not task or task in TASKS:
+        return task
+    path = os.path.expanduser(task)
+    for place in (path, path if folder is None else os.path.join(folder, path)):
+        if os.path.exists(place):
+            return os.path.abspath(place)
+    return task
+
+
+def _with_task(document: Mapping[str, Any], task: Any) -> dict[str, Any]:
+    """A recipe, or its sections, for another task: without what its `data` says of the first one."""
+    data, known = document["data"], TASKS.get(task) if isinstance(task, str) else None
+    before = data.get("task")
+    if task == before or (before is None and known is None):
+        return {**document, "data": {**data, "task": task}}
+    learned = {} if known is not None and known.words is None else {"vectors": None}
+    changed = {**document, "data": {**data, "task": task, "options": {}, "tests": [], **learned}}
+    if "encoders" in document:
+        changed["encoders"] = {
+            name: {key: value for key, value in (overrides or {}).items() if key != "data"}
+            for name, overrides in document["encoders"].items()
+        }
+    return changed
+
+
+def _overridden(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe, or its sections, with what differs in another; a new task does not inherit what belongs to the old."""
+    if "task" in over.get("data", {}) and "task" in base.get("data", {}):
+        base = _with_task(base, over["data"]["task"])
+    return _merged(base, over, _DEPTH)
+
+
+def _merged(base: Mapping[Any, Any], over: Mapping[Any, Any], depth: int) -> dict[Any, Any]:
+    """Mappings are merged key by key down to a depth; anything else is replaced."""
+    merged = dict(base)
+    for key, value in over.items():
+        both = depth > 1 and isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merged(merged[key], value, depth - 1) if both else value
+    return merged
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which 5e-4 is a number, as in YAML 1.2, and a key that stands twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"{key} is there twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ValueError(f"{where}{line}: {error.problem or error}") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"{where}: it is no YAML ({' '.join(str(error).split())})") from None
+    except ValueError as error:  # an integer of thousands of digits, a date that does not exist
+        raise ValueError(f"{where}: it cannot be read ({error})") from None
+    except RecursionError:
+        raise ValueError(f"{where}: it is nested too deeply") from None

@@ -1,0 +1,40 @@
+"""Plots with matplotlib, an optional package: one palette for all, and errors before the work that is plotted."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from beamtree.utils.extras import require
+
+ENDINGS = (".png", ".svg", ".pdf")
+# Okabe and Ito's palette for colour-blind readers, without yellow, which is too pale. Markers differ too.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = "os^Dv*X"
+
+
+def check_plot(file: Path) -> None:
+    """Validate the file before measuring: raise a `ValueError` if no plot can be written to it."""
+    if file.suffix.lower() not in ENDINGS:
+        raise ValueError(f"the plot {str(file)!r} must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
+    if not file.absolute().parent.is_dir():
+        raise ValueError(f"the plot {str(file)!r} is to go into a folder that does not exist: make it first")
+    require("plot", "a plot")
+
+
+def make_figure(width: int, height: int, title: str) -> Any:
+    """An empty figure of this size in inches."""
+    figure = importlib.import_module("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")
+    figure.suptitle(title)
+    return figure
+
+
+def style(index: int) -> dict[str, str]:
+    """Colour and marker of the line of this index."""
+    return {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
+
+
+def save_figure(figure: Any, file: Path) -> None:
+    try:
+        figure.savefig(file, dpi=150)
+    except OSError as error:
+        raise ValueError(f"the plot {str(file)!r} cannot be written: {error.strerror}") from error

@@ -1,0 +1,99 @@
+"""The models that come with the package: they load by name, and are as good as is said of them."""
+
+import math
+
+import pytest
+
+import beamtree
+import real_files
+from beamtree.data.tasks.listops.splits import Spec, generate, preset
+from beamtree.models import pretrained
+from beamtree.trees import Bracketing, scores
+
+LISTOPS = ["listops-bt-grc", "listops-bt-grc-onesoft"]
+SHIPPED = [*LISTOPS, "sst5-bt-grc"]
+SMALL = 5 * 2**20  # bytes
+
+
+def expressions(length, count):
+    """Of the grammar that the models were trained on, with another seed than theirs; of about this length."""
+    spec = preset("d20s-train")
+    found = generate(
+        Spec(
+            operator_probability=spec.operator_probability,
+            max_args=spec.max_args,
+            max_depth=spec.max_depth,
+            min_length=length,
+            max_length=length + 20,
+            count=count,
+        ),
+        seed=1234,
+    )
+    return [" ".join(example.tokens) for example in found], [str(example.label) for example in found]
+
+
+def test_their_names():
+    assert pretrained.shipped() == SHIPPED
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_they_are_small_and_say_how_good_they_are(name):
+    folder = pretrained._SHIPPED / name
+    assert sum(file.stat().st_size for file in folder.iterdir()) < SMALL
+    model = beamtree.load(name)
+    assert model.config.encoder == name.split("-", 1)[1]
+    assert list(model.results["splits"]) == list(model.config.settings["data"]["tests"])
+
+
+@pytest.mark.parametrize("name", LISTOPS)
+@pytest.mark.parametrize(("length", "count", "split"), [(20, 200, "near-iid"), (180, 30, "200-300")])
+def test_they_calculate_as_well_as_is_said(name, length, count, split):
+    """On new expressions, as often right as on those of a split that are about as long, less three deviations."""
+    texts, labels = expressions(length, count)
+    model = beamtree.load(name)
+    right = sum(one.label == label for one, label in zip(model.predict(texts), labels, strict=True))
+    told = model.results["splits"][split]["accuracy"]
+    assert right >= count * told - 3 * math.sqrt(count * told * (1 - told))
+
+
+@pytest.mark.parametrize("name", LISTOPS)
+def test_their_trees_keep_the_lists_together(name):
+    texts, _ = expressions(30, 50)
+    parses = beamtree.load(name).parse_all(texts)
+    found = scores.score((best[0].tree for best in parses), [Bracketing.from_tokens(text.split()) for text in texts])
+    assert found.corpus().recall > 0.9
+
+
+@pytest.mark.parametrize("name", LISTOPS)
+def test_the_example(name):
+    expression = "[MAX 2 9 [MIN 4 7 ] 0 ]"
+    model = beamtree.load(name)
+    (prediction,) = model.predict([expression])
+    assert prediction.label == "9"
+    assert prediction.probabilities["9"] > 0.99
+    assert model.parse(expression)[0].tree.leaves == tuple(expression.split())
+
+
+def test_sentences_have_a_sentiment():
+    model = beamtree.load("sst5-bt-grc")
+    good, bad = model.predict(["a gorgeous , moving and very funny film", "a dull , pointless and boring mess"])
+    assert good.label.endswith("positive")
+    assert bad.label.endswith("negative")
+    assert good.unknown == ()
+
+
+def test_a_word_that_the_model_never_saw_is_told():
+    model = beamtree.load("sst5-bt-grc")
+    (prediction,) = model.predict(["i shot an elephant in my pajamas"])
+    assert prediction.unknown == ("pajamas",)
+    assert model.parse("i shot an elephant in my pajamas")[0].tree.leaves[-1] == "pajamas"
+
+
+def test_its_accuracy_is_the_one_that_is_told():
+    """On the real test sentences, the first 300 of them."""
+    model = beamtree.load("sst5-bt-grc")
+    split = beamtree.data.load("sst5", "iid", roots=[real_files.find("sst/trees.tar.xz").parents[1]])
+    sentences = [split[row] for row in range(300)]
+    found = model.predict([" ".join(sample.tokens) for sample in sentences])
+    right = sum(one.label == sample.label for one, sample in zip(found, sentences, strict=True))
+    assert abs(right / 300 - model.results["splits"]["iid"]["accuracy"]) < 0.08  # three standard deviations
