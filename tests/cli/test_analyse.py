@@ -1,5 +1,6 @@
 """`beamtree analyse`, with models that have learned nothing, on small data."""
 
+import importlib.util
 import json
 
 import pytest
@@ -128,6 +129,10 @@ def test_ones_own_file_has_no_gold_columns(folders):
 def test_limit_seed_and_batch_size_are_heeded():
     limited = json.loads(printed("seed0", "--split", "near-iid", "--limit", "2", "--json"))
     assert limited["splits"]["near-iid"]["sentences"] == limited["limit"] == 2
+    assert limited["splits"]["near-iid"]["total"] == 3
+    shown = printed("seed0", "--split", "near-iid", "--limit", "2")
+    assert "near-iid, 2 sentences, the first 2 of 3 samples\n" in shown
+    assert "near-iid, 3 sentences\n" in printed("seed0", "--split", "near-iid", "--limit", "3")
     one, other = (printed("seed0", "--split", "near-iid", "--batch-size", size) for size in ("1", "9"))
     assert one == other
     save_model("random", "listops-original", encoder="random-tree-grc")
@@ -161,11 +166,13 @@ def test_ctrl_c_shows_what_was_found_so_far(form, monkeypatch):
         (["seed0", "--data", "nothing.tsv"], "nothing.tsv"),
         (["seed0", "--data", "sst5"], "unknown token"),
         (["recurrent", "--split", "near-iid"], "recurrent-grc builds no trees"),
+        (["seed0", "--set", "data.options.seed=1"], "unknown option 'seed'"),
+        (["seed0", "--set", "seed=1"], "changes an option of the data here, not 'seed'"),
         (["seed0", "--limit", "0"], "limit is 0"),
         (["seed0", "--seed", "-1"], "seed is -1"),
         (["seed0", "--batch-size", "0"], "at least 1"),
         (["seed0", "--device", "gpu"], "unknown device 'gpu'"),
-        ([], "Missing argument 'MODEL...'"),
+        ([], "Missing argument 'MODEL'"),
     ],
 )
 def test_a_mistake_is_answered_in_one_line(arguments, message):
@@ -175,6 +182,22 @@ def test_a_mistake_is_answered_in_one_line(arguments, message):
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
     assert message in result.stderr
+
+
+def test_long_work_prints_lines_of_progress(clock):
+    clock.step = 20
+    result = invoke("seed0", "--split", "near-iid", "--json")
+    assert result.exit_code == 0
+    assert result.stderr == "near-iid: 0 of 3\n"
+    assert json.loads(result.stdout)["splits"]["near-iid"]["sentences"] == 3
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pydantic" else found(name))
+    result = invoke("nothing")
+    assert result.exit_code == 2
+    assert result.stderr == "error: beamtree analyse needs pydantic, which is not installed: pip install pydantic\n"
 
 
 def test_the_help_has_examples():

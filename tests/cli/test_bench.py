@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import beamtree
 from beamtree import cli
 from beamtree.bench import measure as bench
+from beamtree.bench import plot as bench_plot
 from beamtree.bench import tables as bench_tables
 from beamtree.nn.encoders import encoders
 from beamtree.utils import terminal
@@ -74,7 +75,7 @@ def test_the_help_of_bench_shows_examples_that_are_valid(monkeypatch):
     monkeypatch.setattr(bench, "measure", lambda case, repeats, budget: bench.Result(case, 1.0, 1.0, 1, 1))
     command = importlib.import_module("beamtree.cli.bench")
     monkeypatch.setattr(command, "check_plot", lambda file: None)
-    monkeypatch.setattr(command, "draw", lambda results, file, title: None)
+    monkeypatch.setattr(bench_plot, "draw", lambda results, file, title: None)
     for example in (
         "beamtree bench -e bt-grc -e bt-grc-onesoft -n 200 -n 500 -b 1",
         "beamtree bench --table speed",
@@ -237,6 +238,20 @@ def test_a_plot_without_matplotlib_is_a_mistake_before_anything_is_measured(monk
     result = invoke(*TABLE, "scaling", "--plot", "curve.png")
     assert result.exit_code == 2
     assert result.stderr == "error: a plot needs matplotlib, which is not installed: pip install matplotlib\n"
+
+
+def test_long_work_prints_lines_of_progress(clock, monkeypatch):
+    def measure(case, repeats, budget):
+        clock.now += 60
+        return bench.Result(case, train_seconds=60.0)
+
+    monkeypatch.setattr(bench, "measure", measure)
+    result = invoke(*SMALL, "--engine", "torch", "--json")
+    assert result.stderr.splitlines() == [
+        "bt-grc, length 8, batch 1, reference: 1 of 2",
+        "bt-grc, length 8, batch 1, torch: 2 of 2",
+    ]
+    assert len(json.loads(result.stdout)["results"]) == 2
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])

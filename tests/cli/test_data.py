@@ -1,13 +1,16 @@
 """`beamtree data`, on the smallest of originals and a cache of its own."""
 
+import importlib.util
 import json
+import sys
 
 import pytest
 from typer.testing import CliRunner
 
-from beamtree import cli
+from beamtree import cli, runs
 from beamtree.data.raw import download
 from beamtree.data.tasks import listops
+from beamtree.data.tasks.listops import splits
 
 TREES = {
     "train": "(3 (2 It) (4 (2 is) (3 good)))\n(1 (2 So) (1 bad))\n",
@@ -80,9 +83,21 @@ def test_show_takes_originals_from_a_folder(folders, monkeypatch):
 
 
 def test_show_passes_the_tasks_options_on():
-    report = json.loads(printed("show", "listops-dg", "--split", "dev", "--set", "seed=3", "--json"))
+    report = json.loads(printed("show", "listops-dg", "--split", "dev", "--set", "data.options.seed=3", "--json"))
     assert report["options"] == {"seed": 3, "official": False}
     assert report["splits"]["dev"]["samples"] == 2000
+
+
+def test_show_with_options_needs_pydantic_alone(monkeypatch):
+    hidden, found = {"lightning"}, importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in hidden else found(name))
+    given = ("show", "sst5", "--set", "data.options.seed=1")
+    assert "unknown option 'seed'" in invoke(*given).stderr
+    hidden.add("pydantic")
+    monkeypatch.delattr(runs, "recipes", raising=False)
+    monkeypatch.setitem(sys.modules, "beamtree.runs.recipes", None)
+    assert invoke(*given).stderr.startswith("error: --set needs lightning and pydantic, which are not installed")
+    printed("show", "sst5")
 
 
 def test_show_reads_ones_own_file(folders):
@@ -118,6 +133,29 @@ def test_make_writes_a_file_that_reads_back(folders):
     assert all(8 <= listops.depth(example.tokens) <= 10 for example in made)
 
 
+def test_make_lists_the_presets():
+    assert printed("make", "listops", "--list").splitlines() == list(listops.PRESETS)
+
+
+def test_long_work_prints_lines_of_progress(clock, folders, monkeypatch):
+    monkeypatch.setattr(splits, "_PROGRESS_EVERY", 10)
+    clock.step = 10
+    result = invoke("make", "listops", "dg-train", "--count", "100", "--out", "made.tsv")
+    assert result.stdout == "made.tsv: 100 expressions\n"
+    assert result.stderr.splitlines() == [f"expressions: {count} of 100" for count in (10, 40, 70, 100)]
+
+
+def test_a_long_download_prints_lines_of_progress(clock, folders, monkeypatch):
+    def fetch(url, target, *, checksum, progress):
+        clock.now += 60
+        progress(3 * 2**20, 12 * 2**20 if target.name == "aclImdb_v1.tar.gz" else None)
+
+    monkeypatch.setattr(download, "fetch", fetch)
+    lines = invoke("get", "imdb").stderr.splitlines()
+    assert lines[0] == "aclImdb_v1.tar.gz: 3.00 MiB of 12.0 MiB"
+    assert all(line.endswith(": 3.00 MiB") for line in lines[1:])
+
+
 def test_make_leaves_out_what_is_excluded(folders):
     digits = ("--max-length", "1", "--min-length", "1", "--max-nesting", "0")
     printed("make", "listops", "d20s-train", *digits, "--count", "4", "--out", "a.tsv")
@@ -138,9 +176,10 @@ def test_cache_lists_and_clears(folders):
     [
         (["show", "ssst5"], "did you mean 'sst5'?"),
         (["show", "sst5", "--split", "trian"], "did you mean 'train'?"),
-        (["show", "sst5", "--set", "seed=1"], "unknown option 'seed'"),
-        (["show", "listops", "--set", "seed=x"], "must be an integer"),
-        (["show", "listops", "--set", "seed"], "name=value"),
+        (["show", "sst5", "--set", "data.options.seed=1"], "unknown option 'seed'"),
+        (["show", "listops", "--set", "data.options.seed=x"], "must be an integer"),
+        (["show", "listops", "--set", "seed"], "key=value"),
+        (["show", "listops", "--set", "seed=1"], "changes an option of the data here, not 'seed'"),
         (["show", "sst5", "--data-dir", "nowhere"], "nowhere is not a folder"),
         (["show", "sst5", "--examples", "-1"], "at least 0"),
         (["get", "listops-dg"], "is generated"),

@@ -7,8 +7,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from beamtree import cli, evaluation
-from beamtree.data import TASKS, Vocabulary
+from beamtree import Tree, cli, evaluation
+from beamtree.cli import evaluate as command
+from beamtree.data import TASKS, Sample, Split, Vocabulary, loading
 from beamtree.data.tasks import listops
 from beamtree.models.build import build
 from beamtree.models.config import make_config
@@ -103,8 +104,89 @@ def test_the_datas_options_are_the_models_and_can_be_changed():
     assert (
         json.loads(printed("generated", "--data", "listops-original", "--split", "near-iid", "--json"))["options"] == {}
     )
-    result = invoke("generated", "--set", "seed=x")
+    result = invoke("generated", "--set", "data.options.seed=x")
     assert "the option seed is 'x': it must be an integer" in result.stderr
+
+
+def test_set_changes_options_of_the_data(monkeypatch):
+    given = []
+
+    def load(name, split, *, roots, progress, **options):
+        given.append(options)
+        raise ValueError("seen")
+
+    monkeypatch.setattr(loading, "load", load)
+    save_model("generated", "listops", ("args-15",))
+    invoke("generated", "--set", "data.options.seed=3", "--set", "data.options.official=true")
+    assert given[0] == {**Pretrained.from_pretrained("generated").config.data_options, "seed": 3, "official": True}
+
+
+def test_macro_f1_and_calibration_error_are_shown_in_per_cent():
+    one = json.loads(printed("model", "--split", "near-iid", "--json"))["splits"]["near-iid"]
+    heading, _, row, *_ = printed("model", "--split", "near-iid").splitlines()[2:]
+    assert heading.split() == ["split", "count", "accuracy", "95", "%", "interval", "macro-F1", "ECE", "loss"]
+    scores = [f"{100 * one[key]:.2f}" for key in ("macro_f1", "calibration_error")]
+    assert row.split()[-3:] == [*scores, f"{one['loss']:.4f}"]
+
+
+def test_the_confusion_matrix_has_labels_in_rows_and_predictions_in_columns(folders):
+    lines = ["text\tlabel", "[MAX 2 9 ]\t9", "[MIN 2 9 ]\t2", "7\t7", "7\t3"]
+    (folders / "own.tsv").write_text("\n".join(lines) + "\n")
+    labels = TASKS["listops-original"].labels
+    counts = [[0] * len(labels) for _ in labels]
+    said = Pretrained.from_pretrained("model").predict([line.split("\t")[0] for line in lines[1:]])
+    for line, prediction in zip(lines[1:], said, strict=True):
+        counts[labels.index(line.split("\t")[1])][labels.index(prediction.label)] += 1
+    shown = printed("model", "--data", "own.tsv", "--confusion")
+    _, _, matrix = shown.partition("confusion matrix of own: labels in rows, predictions in columns\n")
+    heading, _, *rows = matrix.splitlines()
+    assert heading.split() == list(labels)
+    assert [row.split() for row in rows] == [[label, *map(str, row)] for label, row in zip(labels, counts, strict=True)]
+    assert "confusion" not in printed("model", "--data", "own.tsv")
+    report = json.loads(printed("model", "--data", "own.tsv", "--json"))
+    assert report["splits"]["own"]["confusion"] == {"labels": list(labels), "counts": counts}
+
+
+def test_long_labels_are_shortened_in_the_confusion_matrix(capsys):
+    command._print_confusion(["contradiction", "neutral"], [[1_000, 0], [2, 3]])
+    heading, _, first, second = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["contradicti…", "neutral"]
+    assert (first.split(), second.split()) == (["contradicti…", "1,000", "0"], ["neutral", "2", "3"])
+
+
+def test_a_limit_takes_the_first_samples(folders):
+    rows = ["5\t5", "[MAX 2 9 ]\t9", "7\t7"]
+    (folders / "own.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    (folders / "first.tsv").write_text("\n".join(["text\tlabel", *rows[:2]]) + "\n")
+    limited = json.loads(printed("model", "--data", "own.tsv", "--limit", "2", "--json"))
+    whole = json.loads(printed("model", "--data", "first.tsv", "--json"))
+    one, same = limited["splits"]["own"], whole["splits"]["first"]
+    assert (limited["limit"], one.pop("total"), whole["limit"], same.pop("total")) == (2, 3, None, 2)
+    assert one == same
+    assert limited["by_length"]["own"] == whole["by_length"]["first"]
+    assert " the first 2 of 3 " in printed("model", "--data", "own.tsv", "--limit", "2")
+    for options in ((), ("--limit", "3"), ("--limit", "4")):
+        assert "the first" not in printed("model", "--data", "own.tsv", *options)
+
+
+def test_a_limited_split_keeps_gold_trees_and_pairs():
+    split = Split.from_samples(
+        [
+            Sample(("a", "b", "c"), "x", ("d", "e"), Tree.parse("(a (b c))"), Tree.parse("(d e)")),
+            Sample(("a", "b", "f"), "y", ("d",), Tree.parse("((a b) f)"), Tree.parse("d")),
+        ],
+        ("x", "y"),
+    )
+    assert list(command.first_samples(split, 1)) == list(split)[:1]
+    assert command.first_samples(split, 2) is command.first_samples(split, None) is split
+
+
+def test_long_work_prints_lines_of_progress(clock):
+    clock.step = 20
+    result = invoke("model", "--split", "near-iid", "--batch-size", "1", "--json")
+    assert result.exit_code == 0
+    assert result.stderr.splitlines() == ["near-iid: 0 of 3", "near-iid: 2 of 3"]
+    assert json.loads(result.stdout)["splits"]["near-iid"]["count"] == 3
 
 
 def test_originals_are_looked_for_in_the_folders_given(folders, monkeypatch):
@@ -166,9 +248,23 @@ def test_a_plot_is_drawn_beside_the_table(folders):
 
 
 def test_a_plot_without_matplotlib_is_a_mistake_before_anything_is_loaded(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    hide(monkeypatch, "matplotlib")
     result = invoke("nothing", "--plot", "accuracy.svg")
     assert result.stderr == "error: a plot needs matplotlib, which is not installed: pip install matplotlib\n"
+
+
+def hide(monkeypatch, package):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else found(name))
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch):
+    hide(monkeypatch, "torchmetrics")
+    result = invoke("nothing", "--limit", "0")
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "error: beamtree evaluate needs torchmetrics, which is not installed: pip install torchmetrics\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -183,12 +279,19 @@ def test_a_plot_without_matplotlib_is_a_mistake_before_anything_is_loaded(monkey
         (["model", "--data", "words.tsv"], "unknown token 'film'"),
         (["model", "--data", "pairs.tsv"], "the model reads single texts, and the data has pairs of texts"),
         (["model", "--data", "train.tsv"], "train-tsv has no split for tests: choose one of train with --split"),
-        (["model", "--set", "seed=1"], "unknown option 'seed'"),
+        (["model", "--set", "data.options.seed=1"], "unknown option 'seed'"),
         (["model", "--set", "seed"], "key=value"),
+        (
+            ["model", "--set", "optimizer.lr=1"],
+            "--set data.options.KEY=VALUE changes an option of the data here, not 'optimizer.lr'",
+        ),
+        (["model", "--set", "seed=1"], "changes an option of the data here, not 'seed'"),
+        (["model", "--set", "data.options.=1"], "changes an option of the data here, not 'data.options.'"),
+        (["model", "--limit", "0"], "limit is 0"),
         (["model", "--device", "gpu"], "unknown device 'gpu'"),
         (["model", "--batch-size", "0"], "at least 1"),
         (["model", "--plot", "x.doc"], "must end in .png"),
-        ([], "Missing argument 'RUN'"),
+        ([], "Missing argument 'MODEL'"),
     ],
 )
 def test_a_mistake_is_answered_in_one_line(arguments, message, folders):

@@ -1,8 +1,10 @@
 """`beamtree models`, and the list of recipes that it shares with `beamtree train --list`."""
 
+import importlib.util
 import json
 import math
 import re
+import sys
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from typer.testing import CliRunner
 
 import beamtree
-from beamtree import cli
+from beamtree import cli, runs
 from beamtree.cli.models import DIM, list_recipes
 from beamtree.data import TASKS, Vocabulary
 from beamtree.models import pretrained
@@ -261,6 +263,34 @@ def test_the_list_of_recipes_says_how_to_train_one(capsys):
     shown = capsys.readouterr().out
     assert all(name in shown for name in recipes.names())
     assert "'beamtree train RECIPE'" in shown
+
+
+@pytest.fixture
+def no_pydantic(monkeypatch):
+    """Recipes cannot be imported, as without pydantic."""
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pydantic" else found(name))
+    monkeypatch.delattr(runs, "recipes")
+    monkeypatch.setitem(sys.modules, "beamtree.runs.recipes", None)
+
+
+def test_without_pydantic_models_and_encoders_are_listed(no_pydantic):
+    shown = printed()
+    assert all(f"\n{name} " in shown for name in (*beamtree.encoders(), *pretrained.shipped()[1:]))
+    assert shown.splitlines()[-1] == (
+        "the list of recipes needs pydantic, which is not installed: pip install pydantic. "
+        "Without it, parameters are counted with the default options of each encoder."
+    )
+    report = json.loads(printed("--json"))
+    assert report["recipes"] == []
+    assert list(report["encoders"]) == beamtree.encoders()
+    assert "with its defaults" in printed("bt-grc")
+
+
+def test_a_recipe_that_is_missing_for_another_reason_is_a_bug(monkeypatch):
+    monkeypatch.delattr(runs, "recipes")
+    monkeypatch.setitem(sys.modules, "beamtree.runs.recipes", None)
+    assert isinstance(run().exception, ModuleNotFoundError)
 
 
 def test_models_has_help_with_an_example():

@@ -16,6 +16,7 @@ import beamtree
 from beamtree import Tree, cli
 from beamtree.cli import parse
 from beamtree.data import TASKS, Vocabulary
+from beamtree.models import answers as models_answers
 from beamtree.models.answers import answers, as_json
 from beamtree.models.build import build
 from beamtree.models.config import make_config
@@ -128,9 +129,31 @@ def test_lines_are_answered_as_they_are_read(monkeypatch):
         held.append(len(texts))
         return answers(model, texts)
 
-    monkeypatch.setattr(parse, "answers", watched)
+    monkeypatch.setattr(models_answers, "answers", watched)
     assert len(documents("run", input="1\n" * 200)) == 200
     assert held == [64, 64, 64, 8]
+
+
+def test_no_probability_is_above_1():
+    """Sums over the beams are rounded: of short texts, all beams may have the same tree."""
+    texts = [f"[{operator} {' '.join('123456789'[:size])} ]" for operator in ("MAX", "SM") for size in range(1, 9)]
+    for document in documents("run", "5", *texts, "--top", "9"):
+        probabilities = list(document["probabilities"].values())
+        for side in document["sides"]:
+            probabilities += [beam["probability"] for beam in side["beams"]]
+            probabilities += [value for _, _, value in side["chart"]]
+        assert 0 <= min(probabilities) <= max(probabilities) <= 1
+
+
+def test_long_work_prints_lines_of_progress(clock):
+    Path("lines.txt").write_text("1\n" * 200)
+    clock.step = 1
+    result = invoke("run", "--file", "lines.txt", "--ptb")
+    assert result.stdout == "(X 1)\n" * 200
+    lines = result.stderr.splitlines()
+    assert lines[0] == "parse: 10 texts, 5 %"
+    assert lines[1] == "parse: 40 texts, 20 %"
+    assert len(lines) == 7
 
 
 def test_only_where_somebody_types_each_line_is_answered_before_the_next_is_read(monkeypatch):

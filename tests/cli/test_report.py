@@ -1,5 +1,6 @@
 """`beamtree report`, on folders of finished and unfinished runs."""
 
+import importlib.util
 import json
 
 import pytest
@@ -63,7 +64,7 @@ def test_runs_can_be_named_one_by_one():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "Missing argument 'RUNS...'"),
+        ([], "Missing argument 'RUN'"),
         (["nowhere"], "nowhere: there is no such folder"),
         (["empty"], "empty: there are no runs in it"),
         (["runs/bt-grc-seed2"], "no finished run"),
@@ -78,6 +79,14 @@ def test_a_mistake_is_answered_in_one_line(arguments, message):
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
     assert message in result.stderr
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pydantic" else found(name))
+    result = invoke("runs")
+    assert result.exit_code == 2
+    assert result.stderr == "error: beamtree report needs pydantic, which is not installed: pip install pydantic\n"
 
 
 def test_help_has_examples():

@@ -11,7 +11,17 @@ from torch.nn import functional as F
 import beamtree
 from beamtree.data import Batches, Ragged, Sample, Split, Vocabulary
 from beamtree.data.tasks import listops
-from beamtree.evaluation import Evaluation, Outcomes, Share, evaluate, evaluate_model, records, results, scoring, views
+from beamtree.evaluation import (
+    Evaluation,
+    Outcomes,
+    Proportion,
+    evaluate,
+    evaluate_model,
+    records,
+    results,
+    scoring,
+    views,
+)
 from beamtree.models.build import build
 from beamtree.models.config import make_config
 from beamtree.models.heads import PairClassifier, TextClassifier
@@ -194,7 +204,7 @@ def test_a_gpu_with_little_memory_left_finds_the_same():
     [(0, 10, (0, 0.2775)), (5, 10, (0.2366, 0.7634)), (10, 10, (0.7225, 1)), (1734, 2000, (0.8514, 0.8812))],
 )
 def test_the_interval_is_wilsons(correct, count, interval):
-    share = Share(correct, count)
+    share = Proportion(correct, count)
     assert share.interval == pytest.approx(interval, abs=1e-4)
     low, high = share.interval
     assert 0 <= low <= share.accuracy <= high <= 1

@@ -469,6 +469,7 @@ def test_one_s_own_recipe_has_only_what_differs(tmp_path: Path) -> None:
         ("about: x\n", "own.yaml: encoder is missing"),
         ("like: listops\nmodle: {dim: 8}\n", "own.yaml: unknown key 'modle' (did you mean 'model'?)"),
         ("like: listops\nmodel: {dmi: 8}\n", "own.yaml: unknown setting 'model.dmi' (did you mean 'model.dim'?)"),
+        ('like: listops\ndata: {task: ""}\n', "own.yaml: data.task is '': it must be a word"),
         ("like: listops\nmodel: 8\n", "own.yaml: model is 8: it must be settings by their names"),
         ("like: listops\nmodel: {dim: 5e-4}\n", "own.yaml: model.dim is 0.0005: it must be an integer of at least 1"),
         ("like: listops\nencoders: [bt-grc]\n", "own.yaml: encoders is ['bt-grc']: it must be settings by their names"),

@@ -246,6 +246,7 @@ def test_a_wrong_value_is_named_with_what_would_be_right(settings: Settings, key
         ("encoder.options.dropout", float("nan"), "true or false, an integer, a number, a word, or null"),
         ("data.options.dev", float("inf"), "true or false, an integer, a number, or a word"),
         ("data.options.seed", None, "true or false, an integer, a number, or a word"),
+        ("data.options.tokenizer", b"words", "true or false, an integer, a number, or a word"),  # YAML has such
     ],
 )
 def test_an_option_is_a_plain_value(settings: Settings, key: str, given: Any, must: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lightning.fabric.loggers import Logger
+from lightning.fabric.loggers.logger import Logger
 
 import beamtree
 from beamtree.training import loggers, train

@@ -15,7 +15,7 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 
-from beamtree.data import load
+from beamtree.data import Data, load
 from beamtree.evaluation import evaluate_model
 from beamtree.models import pretrained, storage
 from beamtree.runs import checkpoints
@@ -421,5 +421,23 @@ def test_a_forecast_is_made_once_and_suggests_a_smaller_recipe(data, tmp_path, c
 def test_data_can_be_given(data, tmp_path):
     """Instead of what the settings name."""
     given = load(data, tokenizer="spaces")
-    settings = toy_settings(tmp_path / "elsewhere", data__options={"tokenizer": "spaces"}, training__max_epochs=1)
+    settings = toy_settings(data, training__max_epochs=1)
     assert train(settings, tmp_path / "run", data=given, device="cpu", progress=False)["splits"].keys() == {"test"}
+    assert resume(tmp_path / "run", max_epochs=2, device="cpu", progress=False)["epochs"] == 2
+
+
+def test_samples_in_memory_can_be_trained_on(tmp_path):
+    """The model knows how to tokenise; a tokenizer that cannot be stored is asked for when it is loaded."""
+    texts = ["Good film!", "A bad film.", "Very good.", "Bad, bad.", "So good", "So bad"] * 5
+    labels = ["yes", "no"] * 15
+    settings = toy_settings(tmp_path, training__max_epochs=1)
+    results = train(settings, tmp_path / "words", data=Data.from_samples(texts, labels), device="cpu", progress=False)
+    assert results["splits"]["test"]["count"] == 3
+    model = pretrained.load(tmp_path / "words")
+    assert model.parse("A GOOD film.")[0].tree.leaves == ("a", "good", "film", ".")
+    own = Data.from_samples(texts, labels, tokenizer=str.split)
+    train(settings, tmp_path / "own", data=own, device="cpu", progress=False)
+    with pytest.raises(ValueError, match="was trained with a function as tokenizer, which is not stored with it"):
+        pretrained.load(tmp_path / "own").predict(["so good"])
+    given = pretrained.load(tmp_path / "own", tokenizer=own.tokenizer)
+    assert given.parse("So good film.")[0].tree.leaves == ("So", "good", "film.")

@@ -14,7 +14,9 @@ from beamtree.utils.extras import EXTRAS, require
 ROOT = Path(__file__).parents[2]
 # Makes the packages impossible to import, as where they are not installed.
 BLOCK = """
-import sys
+import importlib.util, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name.partition(".")[0] in BLOCKED else find(name, *rest)
 class Block:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in BLOCKED:
@@ -39,7 +41,7 @@ def test_the_extras_are_those_of_the_project():
 
 def test_a_missing_package_is_named_with_what_to_do(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in ("optuna", "uvicorn") else name)
-    with pytest.raises(ValueError, match="^tuning needs optuna, which is not installed: pip install optuna$"):
+    with pytest.raises(ValueError, match=r"^tuning needs optuna, which is not installed: pip install optuna$"):
         require("tune", "tuning")
     with pytest.raises(ValueError, match="beamtree serve needs uvicorn, which is not installed"):
         require("web", "beamtree serve")

@@ -26,7 +26,7 @@ SCORES = ("corpus F1", "sentence F1", "nontrivial corpus F1", "nontrivial senten
 
 
 def analyse_command(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Runs' folders, shipped models, or hub ids.")],
+    models: Annotated[list[str], typer.Argument(metavar="MODEL", help="Runs' folders, shipped models, or hub ids.")],
     own: evaluate.DataOption = None,
     splits: evaluate.SplitsOption = [],
     settings: evaluate.SettingsOption = [],

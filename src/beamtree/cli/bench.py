@@ -30,6 +30,7 @@ EXAMPLE = (
     "  beamtree bench --table speed\n\n"
     "  beamtree bench --table scaling --plot scaling.svg"
 )
+TABLES, MEASUREMENT = "Tables", "Measurement"  # groups of options in the help
 PLAIN_COLUMNS = ("train\nstep", "inference", "saved for\nbackward", "peak\nmemory")
 SPEED_COLUMNS = ("100\nsamples", "in the\npaper", "peak\nmemory", "in the\npaper")
 
@@ -48,11 +49,15 @@ def bench_command(
         str | None,
         typer.Option(
             metavar="speed|batched|scaling",
+            rich_help_panel=TABLES,
             help="speed: the paper's efficiency table, its figures beside ours. batched: 128 samples at once. "
             "scaling: lengths from 256 to 16,384.",
         ),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the table scaling into this .png, .svg or .pdf.")] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(rich_help_panel=TABLES, help="Draw the table scaling into this .png, .svg or .pdf."),
+    ] = None,
     lengths: Annotated[
         list[int], typer.Option("--length", "-n", help="Length N of the inputs; repeatable.", show_default="200")
     ] = [],
@@ -69,32 +74,51 @@ def bench_command(
         ),
     ] = [],
     reference: Annotated[
-        bool, typer.Option("--reference/--no-reference", help="Run the reference beside other engines.")
+        bool,
+        typer.Option(
+            "--reference/--no-reference", rich_help_panel=MEASUREMENT, help="Run the reference beside other engines."
+        ),
     ] = True,
     dim: Annotated[
         int | None, typer.Option(help="Width D of inputs and states.", show_default="64; 128 in a table")
     ] = None,
     beam_size: Annotated[int | None, typer.Option("--beam", help="Number of beams K.", show_default="5")] = None,
     dropout: Annotated[float, typer.Option(help="Dropout inside the cell, in training.")] = 0.1,
-    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to measure.")] = "auto",
+    device: Annotated[
+        str, typer.Option(rich_help_panel=MEASUREMENT, metavar="auto|cpu|cuda", help="Where to measure.")
+    ] = "auto",
     dtype: Annotated[
-        str, typer.Option(metavar="float32|float64|bfloat16-autocast", help="Precision of weights and inputs.")
+        str,
+        typer.Option(
+            rich_help_panel=MEASUREMENT,
+            metavar="float32|float64|\nbfloat16-autocast",
+            help="Precision of weights and inputs.",
+        ),
     ] = "float32",
-    threads: Annotated[int | None, typer.Option(help="Number of CPU threads.", show_default="PyTorch's choice")] = None,
-    repeats: Annotated[int, typer.Option(help="Passes to take the median of; fewer beyond 10 s.")] = 5,
+    threads: Annotated[
+        int | None,
+        typer.Option(rich_help_panel=MEASUREMENT, help="Number of CPU threads.", show_default="PyTorch's choice"),
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option(rich_help_panel=MEASUREMENT, help="Passes to take the median of; fewer beyond 10 s.")
+    ] = 5,
     limit: Annotated[
-        float | None, typer.Option(help="Maximum time of a line of a table, in seconds.", show_default="60")
+        float | None,
+        typer.Option(
+            rich_help_panel=TABLES, help="Maximum time of a line of the table, in seconds.", show_default="60"
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of weights, inputs and noise.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Measure time and memory of the engines, each beside the reference.
 
-    A training step is forward and backward of an encoder over B random inputs of length N; inference is forward alone.
-    "Saved" is what autograd holds between the two, "peak" the most that a training step needs.
+    A training step is the forward and backward pass of an encoder over B random inputs of length N; inference is the
+    forward pass alone. "Saved for backward" is what autograd holds between the two passes, "peak memory" that of a
+    training step.
 
-    --table measures all encoders, or those named, on the fastest engine with D 128 and K 5, at lengths and a batch size
-    of its own, and leaves out what is likely to take longer than the limit.
+    --table measures all encoders, or those given, on the fastest engine with D 128 and K 5, at lengths and a batch size
+    of its own, and skips what is likely to take longer than the limit.
     """
     import torch
 

@@ -2,37 +2,46 @@
 
 # ruff: noqa: B006 (a list is how typer is told the default of a repeatable option; nothing changes it)
 
+# Imports of PyTorch and NumPy are inside functions: help must not wait for them.
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-import numpy as np
 import typer
-from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
+from rich.progress import DownloadColumn, Task, TransferSpeedColumn
 
-from beamtree.data import cache
-from beamtree.data.loading import TASKS, Data, load
-from beamtree.data.raw import SOURCES, Download, Source, copy_to, download, download_folder, find
-from beamtree.data.split import Split
-from beamtree.data.task import Option, Task
-from beamtree.data.tasks import listops
+from beamtree.cli import evaluate
 from beamtree.utils.checks import check_choice, check_integer, unknown
-from beamtree.utils.terminal import Group, make_table, memory, named_bars, print_table, progress_bar
+from beamtree.utils.terminal import (
+    Command,
+    Group,
+    ProgressBar,
+    make_table,
+    memory,
+    named_bars,
+    print_table,
+    progress_bar,
+)
+
+if TYPE_CHECKING:
+    import beamtree.data.loading
+    import beamtree.data.raw
+    import beamtree.data.split
+    import beamtree.data.task
 
 app = typer.Typer(
     cls=Group, add_completion=False, rich_markup_mode="rich", help="Get, make and look at the data of the tasks."
 )
 
-Name = Annotated[str, typer.Argument(help="A task (see 'beamtree data list'), or the path of your own data.")]
-From = Annotated[Path | None, typer.Option("--data-dir", help="The folder with the originals.")]
-Settings = Annotated[list[str], typer.Option("--set", help="An option of the task, as seed=1; repeatable.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
-@app.command("list", epilog="Example:\n\n  BEAMTREE_DATA=~/corpora beamtree data list")
+@app.command("list", cls=Command, epilog="Example:\n\n  BEAMTREE_DATA=~/corpora beamtree data list")
 def list_command(as_json: AsJson = False) -> None:
-    """List the tasks, and whether their originals are at hand."""
+    """List the tasks, and whether their original files are available."""
+    from beamtree.data.loading import TASKS
+
     rows = [{"name": task.name, "splits": len(task.columns), **_standing(task)} for task in TASKS.values()]
     if as_json:
         typer.echo(json.dumps([{**row, "about": TASKS[row["name"]].about} for row in rows], indent=2))
@@ -44,7 +53,9 @@ def list_command(as_json: AsJson = False) -> None:
     typer.echo("\n'beamtree data show TASK' counts its samples; 'beamtree data get TASK' downloads what is missing.")
 
 
-def _standing(task: Task) -> dict[str, Any]:
+def _standing(task: "beamtree.data.task.Task") -> dict[str, Any]:
+    from beamtree.data.loading import Data
+
     data = Data(task, {})
     if not any(part.sources for part in task.parts):
         return {"data": "generated", "missing": []}
@@ -54,23 +65,33 @@ def _standing(task: Task) -> dict[str, Any]:
 
 
 @app.command(
-    "show", epilog="Examples:\n\n  beamtree data show listops --split near-iid\n\n  beamtree data show reviews.csv"
+    "show",
+    cls=Command,
+    epilog="Examples:\n\n  beamtree data show listops --split near-iid --set data.options.seed=1\n\n"
+    "  beamtree data show reviews.csv",
 )
 def show_command(
-    name: Name,
-    splits: Annotated[list[str], typer.Option("--split", help="Only this one; repeatable.")] = [],
-    settings: Settings = [],
-    origin: From = None,
-    examples: Annotated[int, typer.Option(help="How many samples of each split to print.")] = 1,
+    name: Annotated[
+        str,
+        typer.Argument(metavar="TASK|FILE", help="A task (see 'beamtree data list'), or the path of your own data."),
+    ],
+    splits: Annotated[
+        list[str], typer.Option("--split", help="Only this split; repeatable.", show_default="all splits")
+    ] = [],
+    settings: evaluate.SettingsOption = [],
+    roots: evaluate.RootsOption = [],
+    examples: Annotated[int, typer.Option(help="Number of samples of each split to print.")] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Count the samples of a task: lengths, labels, and an example with its gold tree.
 
-    A split is made when it is first asked for, and kept in the cache from then on.
+    A split is prepared when it is first used, and cached from then on.
     """
     check_integer("examples", examples, at_least=0)
+    from beamtree.data.loading import load
+
     with named_bars() as bar:
-        data = load(name, None, roots=None if origin is None else [origin], progress=bar, **_options(settings))
+        data = load(name, None, roots=roots or None, progress=bar, **evaluate.data_options(settings))
         wanted = [data.task.part(split)[1].name for split in splits] or list(data)
         found = {split: _described(data, split, examples) for split in wanted}
     if as_json:
@@ -84,7 +105,9 @@ def show_command(
     _print_splits(data, found)
 
 
-def _described(data: Data, split: str, examples: int) -> dict[str, Any]:
+def _described(data: "beamtree.data.loading.Data", split: str, examples: int) -> dict[str, Any]:
+    import numpy as np
+
     column = data.task.part(split)[1]
     described: dict[str, Any] = {"title": column.title, "about": column.about, "published": column.published}
     if missing := data.missing(split):
@@ -101,7 +124,7 @@ def _described(data: Data, split: str, examples: int) -> dict[str, Any]:
     }
 
 
-def _example(split: Split, index: int) -> dict[str, Any]:
+def _example(split: "beamtree.data.split.Split", index: int) -> dict[str, Any]:
     sample = split[index]
     texts = {"text": " ".join(sample.tokens), "second": sample.second and " ".join(sample.second)}
     trees = {"tree": sample.tree, "second_tree": split.second_tree(index)}
@@ -109,7 +132,7 @@ def _example(split: Split, index: int) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _print_splits(data: Data, found: dict[str, dict[str, Any]]) -> None:
+def _print_splits(data: "beamtree.data.loading.Data", found: dict[str, dict[str, Any]]) -> None:
     lengths = ("shortest", "median", "mean", "longest")
     table = make_table("split", "samples", "published", *lengths, "about", left=("split", "about"))
     for split, row in found.items():
@@ -137,27 +160,46 @@ def _print_splits(data: Data, found: dict[str, dict[str, Any]]) -> None:
         typer.echo(f"\nmissing: {message}")
 
 
-@app.command("get", epilog="Examples:\n\n  beamtree data get sst5\n\n  beamtree data get imdb --data-dir ~/Downloads")
+@app.command(
+    "get",
+    cls=Command,
+    epilog="Examples:\n\n  beamtree data get sst5\n\n  beamtree data get imdb --data-dir ~/Downloads",
+)
 def get_command(
-    name: Annotated[str, typer.Argument(help=f"A task, or a source: {', '.join(SOURCES)}.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="TASK|SOURCE",
+            help="A task (see 'beamtree data list'), or a source: listops, listops-lengths, listops-lra, logic, sst, "
+            "imdb, imdb-contrast, imdb-counterfactual, multinli, nli-stress, snli, sick, glove-6b, glove-840b.",
+        ),
+    ],
     origin: Annotated[
-        Path | None, typer.Option("--data-dir", help="Take the originals from this folder instead of downloading them.")
+        Path | None,
+        typer.Option(
+            "--data-dir", help="Folder with original files: copy them instead of downloading.", show_default=False
+        ),
     ] = None,
 ) -> None:
-    """Get the originals of a task: download them from their authors' addresses, or take them from a folder.
+    """Get the original files of a task: download them from their authors' addresses, or copy them from a folder.
 
-    What came of a download that broke off stays, and the next one goes on from there.
+    An interrupted download is resumed by the next call.
     """
+    from beamtree.data.raw import copy_to, download_folder, find
+
     for source in _sources(name):
         if origin is not None:
             typer.echo(f"{source.name}: {copy_to(find(source, [origin]), download_folder(source))}")
             continue
-        with progress_bar(DownloadColumn(), TransferSpeedColumn()) as bar:
+        with progress_bar(DownloadColumn(), TransferSpeedColumn(), line=_download_line) as bar:
             folder = _download(source, bar)
         typer.echo(f"{source.name}: {folder}")
 
 
-def _sources(name: str) -> list[Source]:
+def _sources(name: str) -> "list[beamtree.data.raw.Source]":
+    from beamtree.data.loading import TASKS
+    from beamtree.data.raw import SOURCES
+
     task = TASKS.get(name)
     names = dict.fromkeys(source for part in task.parts for source in part.sources) if task else {}
     if not names and name in SOURCES:
@@ -169,10 +211,12 @@ def _sources(name: str) -> list[Source]:
     return [SOURCES[source] for source in names]
 
 
-def _download(source: Source, bar: Progress) -> Path:
+def _download(source: "beamtree.data.raw.Source", bar: ProgressBar) -> Path:
+    from beamtree.data.raw import download, download_folder
+
     tasks: dict[str, Any] = {}
 
-    def show(file: Download, done: int, size: int | None) -> None:
+    def show(file: "beamtree.data.raw.Download", done: int, size: int | None) -> None:
         if file.file not in tasks:
             tasks[file.file] = bar.add_task(file.file, total=size)
         bar.update(tasks[file.file], completed=done, total=size)
@@ -181,33 +225,66 @@ def _download(source: Source, bar: Progress) -> Path:
     return download_folder(source)
 
 
+def _download_line(task: Task) -> str:
+    """'aclImdb_v1.tar.gz: 12.0 MiB of 80.2 MiB'"""
+    total = "" if task.total is None else f" of {memory(int(task.total))}"
+    return f"{task.description}: {memory(int(task.completed))}{total}"
+
+
 make_app = typer.Typer(cls=Group, rich_markup_mode="rich", help="Write data of your own parameters.")
 app.add_typer(make_app, name="make")
 
 
+def _list_presets(wanted: bool) -> bool:
+    if wanted:
+        from beamtree.data.tasks import listops
+
+        typer.echo("\n".join(listops.PRESETS))
+        raise typer.Exit
+    return wanted
+
+
 @make_app.command(
     "listops",
+    cls=Command,
     epilog="Examples:\n\n  beamtree data make listops 900-1000 --out test.tsv --seed 1\n\n"
     "  beamtree data make listops dg-train --count 5000 --max-length 60 --out small.tsv.xz",
 )
 def make_listops(
-    preset: Annotated[str, typer.Argument(help=f"Where to start from: {', '.join(listops.PRESETS)}.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write; .xz packs it.")],
-    seed: Annotated[int, typer.Option(help="The same seed gives the same file on any machine.")] = 0,
-    count: Annotated[int | None, typer.Option(help="How many expressions.")] = None,
-    operator_probability: Annotated[float | None, typer.Option(help="Of a list where a digit could be.")] = None,
-    min_args: Annotated[int | None, typer.Option(help="Of a list.")] = None,
-    max_args: Annotated[int | None, typer.Option(help="Of a list.")] = None,
-    max_depth: Annotated[int | None, typer.Option(help="Of the grammar: at it there are only digits.")] = None,
-    min_length: Annotated[int | None, typer.Option(help="In tokens, included.")] = None,
-    max_length: Annotated[int | None, typer.Option(help="In tokens, included.")] = None,
-    min_nesting: Annotated[int | None, typer.Option(help="Of lists in lists.")] = None,
-    max_nesting: Annotated[int | None, typer.Option(help="Of lists in lists.")] = None,
-    exclude: Annotated[list[Path], typer.Option(help="A file whose expressions must not occur; repeatable.")] = [],
-    layout: Annotated[str, typer.Option(help="original: label, expression; lra: expression, label.")] = "original",
+    preset: Annotated[
+        str, typer.Argument(metavar="PRESET", help="Parameters of a split, as d20s-train or 900-1000; see --list.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write; compressed if it ends in .xz.")],
+    seed: Annotated[int, typer.Option(help="Seed; it determines the file on any machine.")] = 0,
+    count: Annotated[int | None, typer.Option(help="Number of expressions.")] = None,
+    operator_probability: Annotated[
+        float | None, typer.Option(help="Probability of a list where a digit is possible.")
+    ] = None,
+    min_args: Annotated[int | None, typer.Option(help="Minimum number of arguments of a list.")] = None,
+    max_args: Annotated[int | None, typer.Option(help="Maximum number of arguments of a list.")] = None,
+    max_depth: Annotated[int | None, typer.Option(help="Depth of the grammar, at which there are only digits.")] = None,
+    min_length: Annotated[int | None, typer.Option(help="Minimum length in tokens.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Maximum length in tokens.")] = None,
+    min_nesting: Annotated[int | None, typer.Option(help="Minimum nesting of lists in lists.")] = None,
+    max_nesting: Annotated[int | None, typer.Option(help="Maximum nesting of lists in lists.")] = None,
+    exclude: Annotated[
+        list[Path], typer.Option(help="File whose expressions are excluded; repeatable.", show_default=False)
+    ] = [],
+    layout: Annotated[
+        str,
+        typer.Option(metavar="original|lra", help="original: label, expression. lra: expression, label."),
+    ] = "original",
+    list_all: Annotated[
+        bool, typer.Option("--list", callback=_list_presets, is_eager=True, help="List the presets.")
+    ] = False,
 ) -> None:
-    """Write a file of ListOps: a split of the paper, or one with other parameters."""
-    check_choice("layout", layout, get_args(listops.Layout))
+    """Write a file of ListOps: a split of the paper, or one with other parameters.
+
+    Parameters that are not given are those of the preset.
+    """
+    from beamtree.data.tasks import listops
+
+    check_choice("layout", layout, get_args(listops.FileFormat))
     given: dict[str, Any] = {
         "operator_probability": operator_probability,
         **{"min_args": min_args, "max_args": max_args, "max_depth": max_depth, "count": count},
@@ -230,11 +307,13 @@ def make_listops(
     typer.echo(f"{out}: {len(found):,} expressions")
 
 
-@app.command("cache", epilog="Example:\n\n  beamtree data cache --clear")
+@app.command("cache", cls=Command, epilog="Example:\n\n  beamtree data cache --clear")
 def cache_command(
-    clear: Annotated[bool, typer.Option("--clear", help="Remove the prepared data; originals stay.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove the prepared data; original files stay.")] = False,
 ) -> None:
-    """List the prepared data that is kept, or remove it."""
+    """List the prepared data in the cache, or remove it."""
+    from beamtree.data import cache
+
     found = cache.entries()
     if clear:
         for entry in found:
@@ -250,18 +329,7 @@ def cache_command(
         print_table(table)
 
 
-def _options(settings: list[str]) -> dict[str, Option]:
-    """'seed=1' → {"seed": 1}"""
-    options: dict[str, Option] = {}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not equals or not name:
-            raise ValueError(f"--set {setting}: it must be name=value, as in seed=1")
-        options[name] = {"true": True, "false": False}.get(value.lower(), int(value) if value.isdecimal() else value)
-    return options
-
-
-def _text(value: Option) -> str:
+def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from beamtree.cli.models import import_recipes
 from beamtree.models.config import Config
 from beamtree.utils.checks import check_integer
 from beamtree.utils.devices import find_device
@@ -61,7 +62,7 @@ DeviceOption = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda", 
 
 
 def evaluate_command(
-    model: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, a shipped model, or a hub id.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run's folder, a shipped model, or a hub id.")],
     splits: SplitsOption = [],
     own: DataOption = None,
     settings: SettingsOption = [],
@@ -114,7 +115,7 @@ def evaluate_command(
         except KeyboardInterrupt:
             interrupted = True
 
-    about = {"model": model, "encoder": config.encoder, "data": data.name, "options": data.options}
+    about: dict[str, Any] = {"model": model, "encoder": config.encoder, "data": data.name, "options": data.options}
     about |= {"device": place, "limit": limit, "interrupted": interrupted, "missing": missing}
     records = evaluation.records(found)
     for split, row in records["splits"].items():
@@ -157,9 +158,7 @@ def choose_data(
 
 def data_options(settings: list[str]) -> dict[str, Any]:
     """['data.options.seed=1'] → {'seed': 1}; any other setting is refused."""
-    from beamtree.runs import recipes
-
-    changes = recipes.parse_changes(settings)
+    changes = import_recipes("--set").parse_changes(settings) if settings else {}
     for key in changes:
         if not key.removeprefix(OPTIONS) or not key.startswith(OPTIONS):
             raise ValueError(f"--set {OPTIONS}KEY=VALUE changes an option of the data here, not {key!r}")

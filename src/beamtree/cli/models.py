@@ -91,7 +91,8 @@ def _encoder(name: str, trained: list[dict[str, Any]]) -> dict[str, Any]:
     options = defaults(name)  # raises for an unknown name
     known = [recipe["name"] for recipe in trained if name in recipe["encoders"]]
     counted = next((recipe for recipe in COUNTED if recipe in known), None)
-    given = {} if counted is None else _import_recipes().load(counted, name).encoder.options
+    recipes = None if counted is None else import_recipes("the list of recipes")
+    given = {} if recipes is None else recipes.load(counted, name).encoder.options
     with torch.device("meta"):  # takes no memory
         made: Any = encoder(name, dim=DIM, **given)
     return {
@@ -148,12 +149,12 @@ def _print_model(row: dict[str, Any]) -> None:
     typer.echo(f"beamtree.load({row['name']!r}), or: beamtree parse {row['name']} TEXT")
 
 
-def _import_recipes() -> Any:
-    """The module of the recipes. Where packages for it are missing, the error says what to install."""
+def import_recipes(purpose: str) -> Any:
+    """The module of the recipes. Where a package for it is missing, the error says what to install."""
     try:
         from beamtree.runs import recipes
     except ModuleNotFoundError:
-        require("train", "the list of recipes")
+        require("train", purpose)
         raise
     return recipes
 
@@ -161,14 +162,14 @@ def _import_recipes() -> Any:
 def _recipes_or_note() -> tuple[list[dict[str, Any]], str]:
     """The recipes, or none and a line about the packages that they need."""
     try:
-        _import_recipes()
+        import_recipes("the list of recipes")
     except ValueError as error:
         return [], f"{error}. Without it, parameters are counted with the default options of each encoder."
     return _recipes(), ""
 
 
 def _recipes() -> list[dict[str, Any]]:
-    recipes = _import_recipes()
+    recipes = import_recipes("the list of recipes")
     return [
         {
             "name": name,

@@ -41,7 +41,10 @@ _TOP = 5  # as many as the paper's beams
 def parse_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A run's folder, a shipped model, or a hub id.")],
     texts: Annotated[
-        list[str], typer.Argument(metavar="TEXT", help="Texts to parse.", show_default="the lines of standard input")
+        list[str],
+        typer.Argument(
+            metavar="TEXT", help="Texts to parse; -: standard input.", show_default="the lines of standard input"
+        ),
     ] = [],
     file: Annotated[
         Path | None, typer.Option(help="Read the lines of this file; -: standard input.", show_default=False)

@@ -18,10 +18,14 @@ EXAMPLE = (
 
 
 def report_command(
-    folders: Annotated[list[str], typer.Argument(metavar="RUNS...", help="Folders of runs, or folders that contain some.")],
+    folders: Annotated[list[str], typer.Argument(metavar="RUN", help="Folders of runs, or folders that contain some.")],
     latex: Annotated[bool, typer.Option("--latex", help="Write LaTeX instead of Markdown.")] = False,
-    mean: Annotated[bool, typer.Option("--mean", help="Mean and standard deviation for ListOps too, not the median.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write.", show_default="standard output")] = None,
+    mean: Annotated[
+        bool, typer.Option("--mean", help="Mean and standard deviation for ListOps too, not the median.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File to write.", show_default="standard output")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON and nothing else.")] = False,
 ) -> None:
     """Write tables of the runs' accuracies in the paper's layout, the paper's figures beside them.

@@ -46,6 +46,7 @@ class Data:
         self.roots = None if roots is None else list(roots)
         self.progress: Progress = progress or (lambda what, done, total: None)
         self._loaded: dict[str, Split] = {}
+        self.is_in_memory = False  # made of samples, and not loaded from files
 
     @classmethod
     def from_samples(
@@ -116,7 +117,7 @@ class Data:
         if task.name in TASKS:
             raise ValueError(f"name is {given.name!r}, which is a task of the paper: choose another name")
         data = cls(task, {})
-        data._loaded = splits
+        data._loaded, data.is_in_memory = splits, True
         return data
 
     @property

@@ -4,7 +4,7 @@ found = evaluate(beamtree.load("listops-bt-grc"), beamtree.data.load("listops", 
 found.accuracy, found.interval
 """
 
-from beamtree.evaluation.results import Bin, Evaluation, Share, Views, evaluate, records, views
+from beamtree.evaluation.results import Bin, Evaluation, Proportion, Views, evaluate, records, views
 from beamtree.evaluation.scoring import MAX_SAMPLES, Outcomes, Progress, evaluate_model
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "Evaluation",
     "Outcomes",
     "Progress",
-    "Share",
+    "Proportion",
     "Views",
     "evaluate",
     "evaluate_model",

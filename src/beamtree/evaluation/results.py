@@ -25,7 +25,7 @@ _MOST_BINS = 12
 
 
 @dataclass(frozen=True)
-class Share:
+class Proportion:
     """So many of so many are right."""
 
     correct: int
@@ -46,7 +46,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Bin(Share):
+class Bin(Proportion):
     """Of the samples whose length, or depth, is from `first` to `last`."""
 
     first: int
@@ -74,8 +74,8 @@ class Evaluation:
         return self.outcomes.losses
 
     @cached_property
-    def share(self) -> Share:
-        return Share(int(self.hit.sum()), len(self.hit))
+    def share(self) -> Proportion:
+        return Proportion(int(self.hit.sum()), len(self.hit))
 
     @property
     def correct(self) -> int:

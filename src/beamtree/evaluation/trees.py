@@ -36,7 +36,7 @@ class Sentence(NamedTuple):
     lists: Bracketing | None  # of a formal language: its brackets alone, whatever is inside them
 
 
-class Row:
+class ModelTrees:
     """What is known so far of the trees of one model, or of one baseline."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Analysis:
     def __init__(self, models: Sequence[str]) -> None:
         self.models = list(models)
         self.sentences = 0
-        self.rows = {name: Row() for name in (*models, *BASELINES, ORACLE, GOLD)}
+        self.rows = {name: ModelTrees() for name in (*models, *BASELINES, ORACLE, GOLD)}
         self.agreement = {pair: Agreement() for pair in combinations(models, 2)}
 
     def add(self, sentence: Sentence, beams: Mapping[str, Weighted], generator: np.random.Generator) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from lightning.fabric import Fabric
-from lightning.fabric.strategies import DDPStrategy
+from lightning.fabric.strategies.ddp import DDPStrategy
 
 from beamtree.utils.checks import check_choice, check_integer
 
@@ -89,20 +89,18 @@ def on_first(fabric: Fabric, work: Callable[[], T]) -> T:
     """Run `work` in the first process and return its result in all of them. If it raises, all processes end."""
     if fabric.world_size == 1:
         return work()
-    outcome: tuple[Any, Exception | None] | None = None
+    outcome: tuple[Any, Exception | None] = (None, None)
     if fabric.is_global_zero:
         try:
             outcome = (work(), None)
         except Exception as error:
             outcome = (None, error)
-    outcome = fabric.broadcast(outcome)
-    assert outcome is not None
-    result, error = outcome
-    if error is not None:
+    result, failure = fabric.broadcast(outcome)
+    if failure is not None:
         if fabric.is_global_zero:
-            raise error
+            raise failure
         raise SystemExit(2)  # the first process reports the error
-    return result  # type: ignore[no-any-return]
+    return result
 
 
 @contextlib.contextmanager

@@ -13,7 +13,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning.fabric.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.fabric.loggers.csv_logs import CSVLogger
+from lightning.fabric.loggers.logger import Logger
+from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 
 from beamtree.runs.settings import Settings
 from beamtree.utils import files
@@ -66,8 +68,8 @@ class Loggers:
     def close(self) -> None:
         for name, logger in self._made:
             logger.finalize("success")
-            if name == "wandb":
-                logger.experiment.finish()  # otherwise the next run of this process would continue it
+            if name == "wandb":  # otherwise the next run of this process would continue this one
+                logger.experiment.finish()  # type: ignore[attr-defined]
 
     def _make(self, logger: str | Logger, settings: Settings, past: Sequence[dict[str, Any]]) -> Logger:
         if not isinstance(logger, str):

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from lightning.fabric import Fabric
-from lightning.fabric.loggers import Logger
+from lightning.fabric.loggers.logger import Logger
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
@@ -65,7 +65,7 @@ def train(
 ) -> dict[str, Any]:
     """Train a model with these settings into a folder, and return its results on the test splits.
 
-    data: instead of the data that the settings name.
+    data: instead of the data that the settings name, which then only say how to train.
     device: "cpu", "cuda", or "auto", which is "cuda" if available.
     devices: number of processes on each node, one for each device; they share the samples of every step. nodes: number
         of machines. By default both are what torchrun or srun say, else 1.
@@ -78,7 +78,7 @@ def train(
     Of several processes only the first returns the results; the others return an empty dict.
     """
     folder = Path(folder)
-    if data is not None:
+    if data is not None and data.is_in_memory:
         options = {"tokenizer": data.tokenizer.name}
         settings = replace(settings, data=replace(settings.data, task=data.name, options=options))
     if not checkpoint_minutes >= 0:

@@ -105,7 +105,8 @@ def _listen(fabric: Fabric) -> _Peers:
 
 
 def _connect(fabric: Fabric) -> _Peers:
-    port, token = fabric.broadcast(None)
+    offered: Any = None
+    port, token = fabric.broadcast(offered)
     address = os.environ.get("MASTER_ADDR", "127.0.0.1")
     connection = socket.create_connection((address, port), timeout=_CONNECT_TIMEOUT)
     connection.settimeout(None)

@@ -176,7 +176,7 @@ class Tree:
         A single leaf becomes a node with one child.
         """
         try:
-            from nltk import Tree as NltkTree
+            from nltk import Tree as NltkTree  # type: ignore[import-untyped]
         except ImportError:
             raise ValueError("to_nltk needs nltk, which is not installed: pip install nltk") from None
         if self.is_leaf:

@@ -76,8 +76,8 @@ class ProgressBar(Progress):
 
     def update(self, task_id: Any, **changes: Any) -> None:
         super().update(task_id, **changes)
-        if self.disable and self.line is not None and _clock() >= self._due:
-            self._due = _clock() + NEXT_LINE
+        if self.disable and self.line is not None and (now := _clock()) >= self._due:
+            self._due = now + NEXT_LINE
             print(self.line(next(task for task in self.tasks if task.id == task_id)), file=sys.stderr, flush=True)
 
 

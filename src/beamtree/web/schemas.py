@@ -23,7 +23,7 @@ class Beam(BaseModel):
     merges: list[list[int]] = Field(description="Constituents [start, end) in the order in which they were made.")
 
 
-class Side(BaseModel):
+class SideDocument(BaseModel):
     """One of the two texts of a pair, or the only one."""
 
     text: str
@@ -40,7 +40,7 @@ class Document(BaseModel):
     label: str | None
     probabilities: dict[str, float] = Field(description="Of all labels.")
     unknown: list[str] = Field(description="Words that the model does not know: it reads them all as one.")
-    sides: list[Side]
+    sides: list[SideDocument]
 
 
 class ModelInfo(BaseModel):

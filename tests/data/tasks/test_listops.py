@@ -492,7 +492,7 @@ def test_another_seed_gives_other_examples() -> None:
 @pytest.mark.parametrize("suffix", ["tsv", "tsv.xz"])
 @given(expressions=st.lists(EXPRESSIONS, min_size=1, max_size=5))
 def test_reading_what_was_written_gives_it_back(
-    tmp_path_factory: pytest.TempPathFactory, layout: listops.Layout, suffix: str, expressions: list[list[str]]
+    tmp_path_factory: pytest.TempPathFactory, layout: listops.FileFormat, suffix: str, expressions: list[list[str]]
 ) -> None:
     examples = [Example(tuple(tokens), evaluate(tokens)) for tokens in expressions]
     path = tmp_path_factory.mktemp("listops") / f"test.{suffix}"

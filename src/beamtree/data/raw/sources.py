@@ -1,10 +1,13 @@
 """The table of sources: each data set with its authors, their address, its files, and how it may lie in a folder.
 
-A checksum here is one that others have published for the file; where none is known there is none. A licence is named
-where the authors name one.
+Checksums are those that others have published, or, for the logic files, those of a copy that is identical to the
+authors'. Addresses on GitHub name a commit where one is known to hold the files. A licence is named where the authors
+name one.
 """
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 
 _STANFORD = "https://nlp.stanford.edu"
 _GITHUB = "https://raw.githubusercontent.com"
@@ -70,6 +73,8 @@ _LENGTHS = [f"test_{shortest}_{shortest + 100}.tsv" for shortest in range(200, 1
 _CONTRAST = ["dev_contrast.tsv", "dev_original.tsv", "test_contrast.tsv", "test_original.tsv"]
 _COUNTERFACTUAL = [f"{side}/{part}.tsv" for side in ("new", "orig") for part in ("train", "dev", "test")]
 
+_CHECKSUMS: dict[str, dict[str, str]] = json.loads((Path(__file__).parent / "checksums.json").read_bytes())
+
 _ALL = (
     Source(
         name="listops",
@@ -112,7 +117,10 @@ _ALL = (
         name="logic",
         about="Logical inference (Bowman, Manning & Potts 2015), as of Ordered Memory (Shen et al. 2019), MIT",
         homepage="https://github.com/yikangshen/Ordered-Memory/tree/master/data/propositionallogic",
-        downloads=_from(f"{_GITHUB}/yikangshen/Ordered-Memory/master/data/propositionallogic", *_LOGIC),
+        downloads=tuple(
+            Download(f"{_GITHUB}/yikangshen/Ordered-Memory/master/data/propositionallogic/{file}", file, checksum)
+            for file, checksum in _CHECKSUMS["logic"].items()
+        ),
         folders=("logic", "logic/propositionallogic", "propositionallogic", "proplogic", "data/propositionallogic"),
         archives=("propositionallogic.*", "logic.*", "Ordered-Memory*"),
         files=_files(*_LOGIC),
@@ -156,7 +164,10 @@ _ALL = (
         name="imdb-counterfactual",
         about="Counterfactually augmented IMDB (Kaushik, Hovy & Lipton 2020), Apache-2.0",
         homepage="https://github.com/acmi-lab/counterfactually-augmented-data/tree/master/sentiment",
-        downloads=_from(f"{_GITHUB}/acmi-lab/counterfactually-augmented-data/master/sentiment", *_COUNTERFACTUAL),
+        downloads=_from(
+            f"{_GITHUB}/acmi-lab/counterfactually-augmented-data/24d94ba4fccde76af36b051d5ca8acb9d5b8f084/sentiment",
+            *_COUNTERFACTUAL,
+        ),
         folders=(
             *("imdb-counterfactual", "imdb/counterfactual", "counterfactual", "imdb", "IMDB"),
             *("counterfactually-augmented-data/sentiment", "sentiment"),

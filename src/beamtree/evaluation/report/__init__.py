@@ -4,7 +4,7 @@ found = find(["runs/listops"])
 print(markdown(tables(found.runs)))
 """
 
-from beamtree.evaluation.report.summary import Found, Row, Run, Table, find, tables
+from beamtree.evaluation.report.summary import Found, ReportedRun, ReportRow, Table, find, tables
 from beamtree.evaluation.report.writing import latex, markdown, records
 
-__all__ = ["Found", "Row", "Run", "Table", "find", "latex", "markdown", "records", "tables"]
+__all__ = ["Found", "ReportRow", "ReportedRun", "Table", "find", "latex", "markdown", "records", "tables"]

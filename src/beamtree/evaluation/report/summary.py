@@ -27,7 +27,7 @@ _FREE = ("seed", "data.tests", "training.micro_batch", "training.dev_batch", "en
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class ReportedRun:
     """A finished run: where it is, what it was told, and what it reached."""
 
     folder: Path
@@ -39,19 +39,19 @@ class Run:
 class Found:
     """The runs of some folders, and why others do not count."""
 
-    runs: list[Run]
+    runs: list[ReportedRun]
     left_out: dict[str, str]  # the reason by the folder
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class ReportRow:
     """A line of a table: ours, or the paper's."""
 
     encoder: str
     model: str
     count: int  # of runs
     figures: dict[str, Figure | None]  # by split
-    runs: list[Run] = field(default_factory=list)  # ours
+    runs: list[ReportedRun] = field(default_factory=list)  # ours
     changes: dict[str, Any] = field(default_factory=dict)  # of its recipe's settings
     table: int | None = None  # of the paper
 
@@ -63,7 +63,7 @@ class Table:
     task: str
     statistic: str
     columns: dict[str, str]  # titles by split
-    rows: list[Row]
+    rows: list[ReportRow]
     notes: list[str]
 
     @property
@@ -80,11 +80,11 @@ def find(folders: Iterable[str | os.PathLike[str]]) -> Found:
             why = "there are no runs in it" if folder.is_dir() else "there is no such folder"
             raise ValueError(f"{folder}: {why}: give the folder of a run, or one with such folders")
         places |= dict.fromkeys(inside)
-    runs: dict[str, Run] = {}
+    runs: dict[str, ReportedRun] = {}
     left_out = {}
     for place in places:
         try:
-            run = Run(place, read_settings(place), _accuracies(place))
+            run = ReportedRun(place, read_settings(place), _accuracies(place))
         except ValueError as error:
             left_out[str(place)] = str(error)
             continue
@@ -96,28 +96,28 @@ def find(folders: Iterable[str | os.PathLike[str]]) -> Found:
     return Found(list(runs.values()), left_out)
 
 
-def tables(runs: Sequence[Run], mean: bool = False) -> list[Table]:
+def tables(runs: Sequence[ReportedRun], mean: bool = False) -> list[Table]:
     """A table for each task, as the paper has them; with `mean` all by mean and standard deviation."""
     names = list(dict.fromkeys(run.settings.data.task for run in runs))
     names.sort(key=lambda task: list(TASKS).index(task) if task in TASKS else len(TASKS))  # others as they come
     return [_table(task, [run for run in runs if run.settings.data.task == task], mean) for task in names]
 
 
-def _table(task: str, runs: list[Run], mean: bool) -> Table:
+def _table(task: str, runs: list[ReportedRun], mean: bool) -> Table:
     statistic = "mean" if mean else (paper.statistics(task) or ["mean"])[0]
     splits = [split for split in paper.columns(task) if any(split == column.name for column in TASKS[task].columns)]
     splits = splits or list(dict.fromkeys(split for run in runs for split in run.accuracies))
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[ReportedRun]] = {}
     for run in runs:
         groups.setdefault(_kind(run), []).append(run)
     ours = [_row(members, groups.values(), splits, statistic) for members in groups.values()]
     published = [row for row in paper.rows(task) if row.statistic == statistic]
 
-    def place(row: Row) -> tuple[int, int]:
+    def place(row: ReportRow) -> tuple[int, int]:
         """In the paper's order of models; those that are compared with one row of the paper stand together."""
         return paper.order(row.encoder), _published(row, published)
 
-    rows: list[Row] = []
+    rows: list[ReportRow] = []
     for (_, number), alike in itertools.groupby(sorted(ours, key=lambda row: (*place(row), len(row.changes))), place):
         rows += alike
         if number < len(published):
@@ -127,29 +127,31 @@ def _table(task: str, runs: list[Run], mean: bool) -> Table:
     return Table(task, statistic, {split: _title(task, split) for split in splits}, rows, notes)
 
 
-def _row(members: list[Run], groups: Iterable[list[Run]], splits: list[str], statistic: str) -> Row:
+def _row(
+    members: list[ReportedRun], groups: Iterable[list[ReportedRun]], splits: list[str], statistic: str
+) -> ReportRow:
     settings = members[0].settings
     changes = _changes(members[0], groups)
     named = "".join(f", {_short(key)}={_text(value)}" for key, value in changes.items())
     figures = {split: _figure(members, split, statistic) for split in splits}
     name = settings.encoder.name
-    return Row(name, f"{paper.model_name(name)}{named}", len(members), figures, members, changes)
+    return ReportRow(name, f"{paper.model_name(name)}{named}", len(members), figures, members, changes)
 
 
-def _paper_row(row: PaperRow) -> Row:
+def _paper_row(row: PaperRow) -> ReportRow:
     options = {key: value for key, value in row.options.items() if paper.OPTIONS.get(key) != value}
     named = "".join(f", {key}={value}" for key, value in options.items())
     model = f"{paper.model_name(row.encoder)}{named} (paper)"
-    return Row(row.encoder, model, row.runs, row.figures, changes=dict(options), table=row.table)
+    return ReportRow(row.encoder, model, row.runs, row.figures, changes=dict(options), table=row.table)
 
 
-def _published(row: Row, published: list[PaperRow]) -> int:
+def _published(row: ReportRow, published: list[PaperRow]) -> int:
     """The number of the paper's row that one of ours is to be compared with; beyond the last where there is none."""
     options = row.runs[0].settings.encoder.options
     return next((n for n, theirs in enumerate(published) if theirs.fits(row.encoder, options)), len(published))
 
 
-def _figure(members: list[Run], split: str, statistic: str) -> Figure | None:
+def _figure(members: list[ReportedRun], split: str, statistic: str) -> Figure | None:
     values = [100 * run.accuracies[split] for run in members if split in run.accuracies]
     if not values:
         return None
@@ -160,18 +162,19 @@ def _figure(members: list[Run], split: str, statistic: str) -> Figure | None:
     return Figure(max(values) if statistic == "max" else statistics.median(values), None, runs)
 
 
-def _kind(run: Run) -> str:
+def _kind(run: ReportedRun) -> str:
     """What runs of one kind have in common, in a form that can be compared."""
     flat = flatten(run.settings.to_dict())
     return json.dumps({key: value for key, value in flat.items() if key not in _FREE}, sort_keys=True)
 
 
-def _changes(run: Run, groups: Iterable[list[Run]]) -> dict[str, Any]:
-    """What is not as in its recipe; of a recipe that does not come with beamtree, not as in its first run here."""
+def _changes(run: ReportedRun, groups: Iterable[list[ReportedRun]]) -> dict[str, Any]:
+    """Settings that differ from the recipe; for a recipe that does not come with beamtree, from its first run here."""
     settings, encoder = run.settings, run.settings.encoder.name
     own: dict[str, Any] = {}
+    task = None if settings.data.task in TASKS else settings.data.task
     try:
-        usual = recipes.load(settings.recipe, encoder, settings.seed)
+        usual = recipes.load(settings.recipe, encoder, settings.seed, task=task)
     except ValueError:
         alike = (g[0].settings for g in groups if g[0].settings.recipe == settings.recipe)
         usual = next(other for other in alike if other.encoder.name == encoder)

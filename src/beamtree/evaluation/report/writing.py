@@ -8,7 +8,7 @@ from typing import Any
 from beamtree.data.task import slug
 from beamtree.evaluation.report import paper
 from beamtree.evaluation.report.paper import Figure
-from beamtree.evaluation.report.summary import Row, Table
+from beamtree.evaluation.report.summary import ReportRow, Table
 
 _SUMMED_UP = {
     "median": "the median of the runs",
@@ -87,7 +87,7 @@ def _subscript(figure: Figure) -> str:
     return f"${value}_{{{tenths:.0f}}}$" if tenths >= 10 else f"${value}_{{{round(tenths, 1):g}}}$"
 
 
-def _cells(table: Table, row: Row, text: Callable[[Figure], str], dash: str) -> list[str]:
+def _cells(table: Table, row: ReportRow, text: Callable[[Figure], str], dash: str) -> list[str]:
     shown = []
     for split in table.columns:
         figure = row.figures.get(split)
@@ -125,7 +125,7 @@ def _escaped(text: str) -> str:
     return re.sub("|".join(map(re.escape, _LATEX)), lambda found: _LATEX[found[0]], text)
 
 
-def _record(row: Row) -> dict[str, Any]:
+def _record(row: ReportRow) -> dict[str, Any]:
     shown: dict[str, Any] = {"model": row.model, "encoder": row.encoder, "changes": row.changes, "runs": row.count}
     if row.table is not None:
         shown["paper_table"] = row.table

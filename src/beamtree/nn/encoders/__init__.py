@@ -3,9 +3,7 @@
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any
-
-from torch import nn
+from typing import Any, Literal, overload
 
 import beamtree.nn.operator  # noqa: F401 (registers `torch.ops.beamtree.encode`)
 from beamtree.nn.encoders.base import Encoder
@@ -120,7 +118,41 @@ def needs_trees(name: str) -> bool:
     return bool(encoder.needs_trees)
 
 
-def encoder(name: str, **settings: Any) -> nn.Module:
+@overload
+def encoder(name: Literal["recurrent-grc"], **settings: Any) -> Recurrent: ...
+@overload
+def encoder(name: Literal["gold-tree-grc"], **settings: Any) -> GoldTree: ...
+@overload
+def encoder(name: Literal["balanced-tree-grc"], **settings: Any) -> BalancedTree: ...
+@overload
+def encoder(name: Literal["random-tree-grc"], **settings: Any) -> RandomTree: ...
+@overload
+def encoder(
+    name: Literal["gumbel-tree-grc", "gumbel-tree-lstm", "mc-gumbel-tree-grc"], **settings: Any
+) -> GumbelTree: ...
+@overload
+def encoder(name: Literal["cyk-grc"], **settings: Any) -> CYK: ...
+@overload
+def encoder(name: Literal["ordered-memory"], **settings: Any) -> OrderedMemory: ...
+@overload
+def encoder(name: Literal["crvnn"], **settings: Any) -> CRvNN: ...
+@overload
+def encoder(name: Literal["bsrp-grc"], **settings: Any) -> BSRP: ...
+@overload
+def encoder(name: Literal["ndr"], **settings: Any) -> NDR: ...
+@overload
+def encoder(name: Literal["bt-grc", "bt-lstm", "bt-grc-onesoft"], **settings: Any) -> BeamTree: ...
+@overload
+def encoder(name: Literal["bt-grc-soft"], **settings: Any) -> SoftBeamTree: ...
+@overload
+def encoder(name: Literal["ebt-grc"], **settings: Any) -> EfficientBeamTree: ...
+@overload
+def encoder(name: Literal["lstm"], **settings: Any) -> LSTM: ...
+@overload
+def encoder(name: Literal["transformer"], **settings: Any) -> Transformer: ...
+@overload
+def encoder(name: str, **settings: Any) -> Encoder: ...
+def encoder(name: str, **settings: Any) -> Encoder:
     """A new encoder, for example `encoder("bt-grc", dim=128, beam_size=5, dropout=0.1)`."""
     make, known = _find(name), options(name)
     for option in settings:

@@ -39,7 +39,7 @@ _DEPTH = 240.0  # and the same beside leaves in rows
 _LEAST = 1.0  # however high a tree is
 
 
-class Constituent(NamedTuple):
+class DrawnConstituent(NamedTuple):
     """A constituent and its place along the leaves."""
 
     start: int
@@ -124,13 +124,15 @@ def _widths(tree: Tree) -> list[float]:
     return [text_width(clipped(leaf)) + 2 * CHARACTER for leaf in tree.leaves]
 
 
-def _constituents(tree: Tree, places: Sequence[float]) -> Iterator[tuple[Constituent, Constituent, Constituent]]:
+def _constituents(
+    tree: Tree, places: Sequence[float]
+) -> Iterator[tuple[DrawnConstituent, DrawnConstituent, DrawnConstituent]]:
     """Every constituent of two or more leaves with its children, children first. It stands in their middle."""
-    stack: list[Constituent] = []
+    stack: list[DrawnConstituent] = []
     for position, count in enumerate(tree.reduces):
-        stack.append(Constituent(position, position + 1, 0, places[position]))
+        stack.append(DrawnConstituent(position, position + 1, 0, places[position]))
         for _ in range(count):
             right, left = stack.pop(), stack.pop()
             height = 1 + max(left.height, right.height)
-            stack.append(Constituent(left.start, right.end, height, (left.place + right.place) / 2))
+            stack.append(DrawnConstituent(left.start, right.end, height, (left.place + right.place) / 2))
             yield stack[-1], left, right

@@ -5,14 +5,14 @@ and `write` handle the original files. How the presets follow the paper: `beamtr
 """
 
 from beamtree.data.tasks.listops.expressions import TOKENS, depth, evaluate, gold_tree, to_brackets
-from beamtree.data.tasks.listops.files import Layout, parse, read, write
+from beamtree.data.tasks.listops.files import FileFormat, parse, read, write
 from beamtree.data.tasks.listops.splits import PRESETS, Example, Spec, generate, generate_parts, preset
 
 __all__ = [
     "PRESETS",
     "TOKENS",
     "Example",
-    "Layout",
+    "FileFormat",
     "Spec",
     "depth",
     "evaluate",

@@ -17,7 +17,7 @@ from beamtree.data.tasks.listops.expressions import evaluate, to_brackets
 from beamtree.data.tasks.listops.splits import Example
 from beamtree.utils.files import open_atomically
 
-Layout = Literal["original", "lra"]
+FileFormat = Literal["original", "lra"]
 
 _LRA_HEADER = "Source\tTarget"
 _COLUMNS = {"original": "label<TAB>expression", "lra": "expression<TAB>label"}
@@ -30,7 +30,7 @@ def read(path: str | os.PathLike[str]) -> list[Example]:
 
 def parse(lines: Iterable[str], where: object) -> Iterator[Example]:
     """The examples in the lines of a file."""
-    layout: Layout = "original"
+    layout: FileFormat = "original"
     empty = True
     for number, line in enumerate(lines, start=1):
         if number == 1 and line.rstrip() == _LRA_HEADER:
@@ -45,7 +45,7 @@ def parse(lines: Iterable[str], where: object) -> Iterator[Example]:
             raise ValueError(f"the file holds no examples: each line should be {_COLUMNS[layout]}")
 
 
-def write(path: str | os.PathLike[str], examples: Iterable[Example], layout: Layout = "original") -> None:
+def write(path: str | os.PathLike[str], examples: Iterable[Example], layout: FileFormat = "original") -> None:
     """Write a file that `read` gives back; it appears under its name only when it is complete."""
     path = Path(path)
     with open_atomically(path) as raw, lzma.open(raw, "wb") if path.suffix == ".xz" else nullcontext(raw) as file:
@@ -67,7 +67,7 @@ def _lines(path: Path) -> Iterator[str]:
         raise ValueError(f"{path}: the file is not UTF-8 text ({error.reason} at byte {error.start})") from None
 
 
-def _parse(line: str, layout: Layout) -> Example:
+def _parse(line: str, layout: FileFormat) -> Example:
     columns = line.split("\t")
     if len(columns) != 2:
         raise ValueError(f"2 columns expected, {_COLUMNS[layout]}, found {len(columns)}")
