@@ -14,7 +14,7 @@ from beamtree.runs import settings
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "docs" / "training.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "trees"))]
+PAGES = [README, *(ROOT / "docs" / f"{name}.md" for name in ("training", "results", "trees", "distributed"))]
 UNNAMED = ("training.dev_batch", "training.bucket_factor")  # settings that the page can do without
 
 
@@ -52,10 +52,26 @@ def test_commands_run():
         assert ("reference" if quick else "listops") in run.stdout
 
 
+@pytest.mark.usefixtures("shape_checks_off")
+def test_the_example_of_ones_own_data_runs(tmp_path, monkeypatch):
+    """Its three lines, as printed, on a small file."""
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{'not ' * (n % 3)}{word}\t{label}" for n in range(10) for word, label in (("good", "yes"), ("bad", "no"))]
+    Path("reviews.tsv").write_text("\n".join(("text\tlabel", *rows)) + "\n")
+    (block,) = [block for block in blocks("sh") if "reviews.tsv" in block]
+    commands = [shlex.split(line)[1:] for line in block.splitlines()]
+    assert len(commands) == 3
+    for command in commands:
+        quick = ["--max-epochs", "1", "--device", "cpu"] if command[0] == "train" else []
+        run = CliRunner().invoke(app, [*command, *quick], prog_name="beamtree")
+        assert run.exit_code == 0, (command, run.output)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_that_take_long_are_at_least_understood(page):
     program = typer.main.get_command(app)
-    lines = [line.split(" #")[0] for block in blocks("sh", page) for line in block.splitlines()]
+    text = "".join(blocks("sh", page)).replace("\\\n", " ")
+    lines = [line.split(" #")[0] for line in text.splitlines()]
     commands = [shlex.split(line)[1:] for line in lines if line.startswith("beamtree ")]
     assert len(commands) >= 4
     for name, *arguments in commands:
@@ -72,8 +88,9 @@ def test_the_settings_that_the_page_on_training_names_exist():
 def test_the_examples_of_the_page_on_data_run(monkeypatch):
     monkeypatch.setenv("BEAMTREE_DATA", str(real_files.find("sst/trees.tar.xz").parents[1]))
     names = {}
-    for block in blocks("python", ROOT / "docs" / "data.md")[:2]:  # the third needs vectors of gigabytes
+    for block in blocks("python", ROOT / "docs" / "data.md")[:3]:  # the last one needs vectors of gigabytes
         exec(block, names)
+    assert "divided" in names["data"].notes[0]
     batch = next(iter(names["loader"]))
     assert len(batch) <= 64
     assert batch.tokens.max() < len(names["vocabulary"])

@@ -104,7 +104,7 @@ def test_defaults_and_values_in_the_help_are_the_real_ones():
     assert options("evaluate")["batch_size"].show_default == str(evaluation.MAX_SAMPLES)
     assert options("analyse")["batch_size"].show_default == str(pretrained.MAX_SAMPLES)
     assert options("data", "get")["name"].help.endswith(f"or a source: {', '.join(SOURCES)}.")
-    assert choices(options("data", "make", "listops")["layout"]) == list(get_args(listops.Layout))
+    assert choices(options("data", "make", "listops")["layout"]) == list(get_args(listops.FileFormat))
 
 
 def test_defaults_of_the_server_are_the_real_ones():
