@@ -95,8 +95,8 @@ def train_command(
         list[str],
         typer.Option(
             "--logger",
-            metavar="tensorboard|csv|wandb|mlflow|none",
-            help="Where metrics go besides metrics.jsonl; repeatable.",
+            metavar="NAME",
+            help="Where metrics go besides metrics.jsonl: tensorboard, csv, wandb, mlflow or none; repeatable.",
             show_default="tensorboard and csv",
         ),
     ] = [],

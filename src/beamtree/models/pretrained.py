@@ -373,7 +373,7 @@ def _constituents(beams: Beams, samples: Sequence[tuple[str, list[Token]]]) -> l
                 known = found.get((start, end))
                 if known is None:
                     words = text[tokens[start].start : tokens[end - 1].end]
-                    found[start, end] = Constituent(start, end, words, probability, states[row, beam, node])
+                    found[start, end] = Constituent(start, end, words, min(probability, 1.0), states[row, beam, node])
                 else:
                     found[start, end] = known._replace(probability=min(known.probability + probability, 1.0))
         result.append(sorted(found.values(), key=lambda each: (each.end - each.start, each.start)))

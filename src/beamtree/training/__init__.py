@@ -7,6 +7,7 @@ train(recipes.load("listops", seed=1), "runs/listops/bt-grc-seed1")
 """
 
 from beamtree.training.callbacks import Callback
-from beamtree.training.loop import Run, resume, train
+from beamtree.training.loop import resume, train
+from beamtree.training.run import Run
 
 __all__ = ["Callback", "Run", "resume", "train"]

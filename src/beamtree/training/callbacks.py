@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from beamtree.training.loop import Run
+    from beamtree.training.run import Run
 
 
 class Callback:

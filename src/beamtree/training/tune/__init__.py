@@ -28,6 +28,7 @@ from beamtree.training.callbacks import Callback
 from beamtree.training.launch import find_processes
 from beamtree.training.loading import prepare
 from beamtree.training.loggers import DEFAULT, check_loggers
+from beamtree.training.run import Run
 from beamtree.training.screen import Screen
 from beamtree.training.tune.space import Choices, Params, Range, apply, check_params, parse_params
 from beamtree.training.tune.study import (
@@ -169,14 +170,14 @@ class _Reporter(Callback):
         self._name, self._reported = study.folder_of(trial.number).name, study.reported(trial)
         self.has_started = False
 
-    def on_train_start(self, run: loop.Run) -> None:
+    def on_train_start(self, run: Run) -> None:
         self.has_started = True
         self._report(run)  # if the run was interrupted after a checkpoint, but before the report
 
-    def on_epoch_end(self, run: loop.Run, metrics: dict[str, Any]) -> None:
+    def on_epoch_end(self, run: Run, metrics: dict[str, Any]) -> None:
         self._report(run)
 
-    def _report(self, run: loop.Run) -> None:
+    def _report(self, run: Run) -> None:
         from optuna import TrialPruned
 
         values = {metrics["epoch"]: metrics[f"dev_{self._metric}"] for metrics in run.metrics}

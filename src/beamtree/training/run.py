@@ -1,0 +1,261 @@
+"""A run in training: its state, what happens at the end of an epoch, and its checkpoints."""
+
+import math
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from lightning.fabric.loggers.logger import Logger
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from beamtree.data.batching import Batches, Buckets
+from beamtree.evaluation import MAX_SAMPLES, Outcomes, evaluate_model
+from beamtree.models import storage
+from beamtree.models.build import build
+from beamtree.models.heads import Model
+from beamtree.runs import checkpoints
+from beamtree.runs.folder import CHECKPOINTS, METRICS
+from beamtree.training.launch import quiet_lightning
+from beamtree.training.loading import DEV, Loader, MicroBatch, TrainingData, part_of
+from beamtree.training.loggers import Loggers
+from beamtree.training.optim import make_optimizer
+from beamtree.training.progress import Best, Clock, Forecast, Means, Tally, means, summary
+from beamtree.training.screen import Screen
+from beamtree.training.signals import Schedule
+from beamtree.utils import files
+
+_PLATEAU_THRESHOLD = 1e-4  # relative to the best value so far; smaller gains do not count for the learning rate
+
+
+class Run:
+    """A run in training: the model, its optimiser, and how far it is. Callbacks receive it.
+
+    Attributes: `settings`, `folder`, `model`, `optimizer`, `epoch` (completed ones), `step` (of the optimiser),
+    `metrics` (a dict for each epoch), `best`, `is_first` (of several processes), and `should_stop`, which may be set.
+    """
+
+    def __init__(
+        self, fabric: Fabric, data: TrainingData, folder: Path, screen: Screen, state: dict[str, Any] | None = None
+    ) -> None:
+        """state: a checkpoint to continue from."""
+        self.fabric, self.data, self.folder, self.screen = fabric, data, folder, screen
+        self.settings = data.settings
+        training = self.settings.training
+        self.epoch = self.step = self.micro_batches = 0  # micro-batches of the current epoch
+        self.metrics: list[dict[str, Any]] = []
+        self.best = Best()
+        self.diverged = self.should_stop = False
+        self.clock, self.epoch_started = Clock(), 0.0
+        self._loggers: Loggers | None = None
+
+        checkpoints.seed_all(self.settings.seed)  # all processes begin with the same weights
+        self.model = build(data.config, len(data.vocabulary), data.vectors)
+        optimizer = make_optimizer([p for p in self.model.parameters() if p.requires_grad], self.settings.optimizer)
+        with quiet_lightning():
+            self.module, self.optimizer = fabric.setup(_Classifier(self.model), optimizer)
+        self.scheduler: ReduceLROnPlateau | None = None
+        if training.plateau_factor is not None:
+            self.scheduler = ReduceLROnPlateau(
+                optimizer,
+                mode="min" if training.select == "loss" else "max",
+                factor=training.plateau_factor,
+                patience=training.plateau_patience,
+                threshold=_PLATEAU_THRESHOLD,
+            )
+        buckets = Buckets(
+            data.train.lengths,
+            max_samples=training.micro_batch,
+            bucket_factor=training.bucket_factor,
+            seed=self.settings.seed,
+        )
+        accumulate = training.batch_size // training.micro_batch
+        rank, world_size = fabric.global_rank, fabric.world_size
+        pin = fabric.device.type == "cuda"
+        self.loader = Loader(data.train, buckets, accumulate, rank, world_size, pin)
+        self.dev = part_of(data.dev, rank, world_size)
+        self.tally = Tally(fabric.device)
+        smaller = "listops-tiny" if self.settings.recipe.startswith("listops") else None
+        self._forecast = Forecast(len(self.loader), training.max_epochs, fabric.device.type, smaller)
+        if state is None:
+            checkpoints.seed_all(self.settings.seed, 1 + rank)  # from here on, processes draw different numbers
+        else:
+            self._restore(state)
+
+    @property
+    def is_first(self) -> bool:
+        return bool(self.fabric.is_global_zero)
+
+    @property
+    def is_over(self) -> bool:
+        training = self.settings.training
+        no_gain = self.best.waited >= training.patience
+        return self.should_stop or self.diverged or no_gain or self.epoch >= training.max_epochs
+
+    def count(self, micro_batch: MicroBatch, loss: Tensor, hits: Tensor) -> None:
+        """Count a micro-batch that has been trained on, and show it."""
+        self.micro_batches += 1
+        if micro_batch.count:
+            self.tally.add(loss, hits)
+        if (forecast := self._forecast.after_micro_batch()) is not None:
+            self.screen.tell(forecast)
+        if self.screen.is_due():
+            train = means(self.tally.sums())
+            speed = train.samples / max(self.clock.now() - self.epoch_started, 1e-9)
+            note = f"loss {train.loss:.4f}  accuracy {train.accuracy:.2%}  {speed:,.0f} samples/s"
+            what = f"epoch {self.epoch + 1}/{self.settings.training.max_epochs}"
+            self.screen.show(what, self.micro_batches, len(self.loader), note)
+
+    def end_epoch(self) -> dict[str, Any]:
+        """Evaluate on dev, adapt the learning rate, keep the best weights; return the metrics of the epoch."""
+        training = self.settings.training
+        train = means(self._sum(self.tally.sums()))  # waits for the device
+        speed = train.samples / (self.clock.now() - self.epoch_started)
+        lr = self.optimizer.param_groups[0]["lr"]  # of this epoch
+        dev = self._evaluate_dev()
+        self.epoch += 1
+        by_loss = training.select == "loss"
+        if self.best.offer(-dev.loss if by_loss else 100 * dev.accuracy, self.epoch):
+            self.best.weights = _trained_weights(self.model)
+        if self.scheduler is not None:
+            self.scheduler.step(dev.loss if by_loss else dev.accuracy)
+        self.diverged = not math.isfinite(dev.loss)
+        metrics = {
+            **{"epoch": self.epoch, "step": self.step},
+            **{"train_loss": train.loss, "train_accuracy": train.accuracy},
+            **{"dev_loss": dev.loss, "dev_accuracy": dev.accuracy},
+            **{"lr": lr, "samples_per_second": round(speed, 1), "seconds": round(self.clock.now(), 2)},
+        }
+        self.metrics.append(metrics)
+        self.micro_batches, self.tally, self.epoch_started = 0, Tally(self.fabric.device), self.clock.now()
+        return metrics
+
+    def report(self, metrics: dict[str, Any]) -> None:
+        """Write the metrics of an epoch, and the weights if it is the best one, after its checkpoint."""
+        if not self.is_first:
+            return
+        is_best = self.best.epoch == metrics["epoch"]
+        files.append_json_line(self.folder / METRICS, metrics)
+        if is_best:
+            storage.write_weights(self.folder, self.model)  # from now on the folder is a model
+        if self._loggers is not None:
+            self._loggers.log(metrics)
+        self.screen.tell(summary(metrics, self.settings.training.max_epochs, is_best))
+
+    def agree_to_stop(self) -> None:
+        """If a callback has set `should_stop` in one process, set it in all."""
+        if self.fabric.world_size > 1:
+            self.should_stop = bool(self._sum(torch.tensor(float(self.should_stop), device=self.fabric.device)))
+
+    def open_logs(self, loggers: Sequence[str | Logger]) -> None:
+        """Bring the metrics on disk to the state of the checkpoint, and open the loggers."""
+        text = "".join(files.json_line(metrics) for metrics in self.metrics)
+        files.write_atomically(self.folder / METRICS, text)
+        self._loggers = Loggers(loggers, self.folder, self.settings, self.metrics)
+
+    def close_logs(self) -> None:
+        if self._loggers is not None:
+            self._loggers.close()
+
+    def save(self, schedule: Schedule) -> None:
+        """Write a checkpoint, with the random states of all processes."""
+        state = {
+            **{"epoch": self.epoch, "step": self.step, "micro_batches": self.micro_batches},
+            "model": _trained_weights(self.model),
+            "optimizer": self.optimizer.optimizer.state_dict(),
+            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            **{"best": self.best.state_dict(), "metrics": self.metrics, "diverged": self.diverged},
+            **{"seconds": self.clock.now(), "epoch_started": self.epoch_started},
+            "tally": self._sum(self.tally.sums()).cpu(),
+            "random": self._random_states(),
+        }
+        if self.is_first:
+            checkpoints.save(checkpoints.path_of(self.folder / CHECKPOINTS, self.step), state)
+            checkpoints.prune(self.folder / CHECKPOINTS)
+        schedule.saved(self.step)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.epoch, self.step, self.micro_batches = state["epoch"], state["step"], state["micro_batches"]
+        self.model.load_state_dict(state["model"], strict=False)  # frozen weights are not in checkpoints
+        self.optimizer.optimizer.load_state_dict(state["optimizer"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(state["scheduler"])
+        self.best, self.metrics, self.diverged = Best(**state["best"]), state["metrics"], state["diverged"]
+        self.clock, self.epoch_started = Clock(state["seconds"]), state["epoch_started"]
+        if self.is_first:  # the sum over all processes, with which one of them continues
+            self.tally.load(state["tally"])
+        random, world_size = state["random"], self.fabric.world_size
+        if len(random) == world_size:
+            checkpoints.restore_random_state(random[self.fabric.global_rank], self.fabric.device)
+            return
+        checkpoints.seed_all(self.settings.seed, 1 + self.fabric.global_rank, self.step)
+        self.screen.tell(
+            f"the run was begun on {len(random)} devices and goes on with {world_size}: "
+            "its random numbers are others from here on"
+        )
+
+    def _random_states(self) -> list[dict[str, Any]]:
+        own = checkpoints.random_state(self.fabric.device)
+        states: list[Any] = [own]
+        if self.fabric.world_size > 1:
+            states = [None] * self.fabric.world_size
+            torch.distributed.all_gather_object(states, own)
+        return states
+
+    def _evaluate_dev(self) -> Means:
+        """On dev, in full precision whatever the precision of training."""
+        scores = score(self.model, self.dev, self.fabric.device, self.screen, DEV, self.settings.training.dev_batch)
+        sums = torch.tensor([scores.losses.sum(), scores.hit.sum(), len(scores.hit)], dtype=torch.float64)
+        return means(self._sum(sums.to(self.fabric.device)))
+
+    def _sum(self, values: Tensor) -> Tensor:
+        """Sum over all processes, which must all call this."""
+        if self.fabric.world_size == 1:
+            return values
+        total = self.fabric.all_reduce(values, reduce_op="sum")
+        assert isinstance(total, Tensor)
+        return total
+
+
+class _Classifier(nn.Module):
+    """A model as a function of a micro-batch: the mean loss, and for each sample whether it is classified correctly."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+        # DDP must look for parameters that a batch does not use, and warns if it finds none in the first batch.
+        self.unused = nn.Parameter(torch.zeros(()))
+
+    def forward(self, micro_batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        batch = micro_batch.batch
+        assert batch.labels is not None
+        logits = self.model.read(batch).logits
+        return self.model.loss(logits, batch.labels), self.model.predictions(logits) == batch.labels
+
+
+def score(
+    model: Model, batches: Batches, device: torch.device, screen: Screen, what: str, max_samples: int = MAX_SAMPLES
+) -> Outcomes:
+    """Evaluate with a progress bar. A warning that memory is scarce becomes a line."""
+    with warnings.catch_warnings(record=True) as caught:
+        scores = evaluate_model(
+            model,
+            batches,
+            device=device,
+            max_samples=max_samples,
+            progress=lambda done, total: screen.show(what, done, total),
+        )
+    screen.clear()
+    for warning in caught:
+        screen.warn(str(warning.message))
+    return scores
+
+
+def _trained_weights(model: Model) -> dict[str, Tensor]:
+    """A copy of the weights on the CPU, without frozen ones: pretrained word vectors are large."""
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    weights = model.state_dict().items()
+    return {name: tensor.detach().cpu().clone() for name, tensor in weights if name not in frozen}
