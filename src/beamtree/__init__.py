@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from beamtree.nn.topk.operators import stochastic_topk as stochastic_topk
     from beamtree.trees import Tree as Tree
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _MODULES = {
     "beamtree.nn.beams": ("Beams", "Encoding", "Nodes"),

@@ -190,3 +190,12 @@ def test_a_mistake_is_answered_in_one_line(shape_checks_off, arguments, message)
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
     assert message in result.stderr
+
+
+def test_your_own_data_is_an_option(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.chdir(tmp_path)
+    Path("reviews.tsv").write_text("text\tlabel\n" + "good\tyes\nbad\tno\n" * 5)
+    monkeypatch.setattr(tuning, "tune", lambda settings, *arguments, **options: asked.append(settings))
+    invoke("text", "--data", "reviews.tsv", "--param", "optimizer.lr=log:1e-4:1e-2")
+    assert asked[0].data.task == str(tmp_path / "reviews.tsv")

@@ -85,7 +85,7 @@ def kill(data: Path, folder: Path) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # one process may see the other end and report it
         begin(data, folder / "killed-2", devices=2)
 
-    hits_2 = kill_at_random(lambda: on_two(killed), KILLS // 2, took)
+    hits_2 = kill_at_random(lambda: on_two(killed), KILLS, took)
     wait(*on_two(lambda: begin(data, folder / "killed-2", devices=2)))
     print(hits, hits_2)
 

@@ -69,6 +69,10 @@ def tune_command(
             metavar="URL", help="Database of the study, as for Optuna.", show_default="the SQLite file OUT/study.db"
         ),
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", help="Train on this task or file instead of the recipe's.", show_default=False),
+    ] = None,
     roots: Annotated[
         list[Path],
         typer.Option("--data-dir", help="Folder with original files of data sets; repeatable.", show_default=False),
@@ -90,7 +94,7 @@ def tune_command(
     from beamtree.runs import recipes
     from beamtree.training.tune import parse_params, tune
 
-    settings = recipes.load(recipe, encoder, seed, recipes.parse_changes(changes))
+    settings = recipes.load(recipe, encoder, seed, recipes.parse_changes(changes), data)
     folder = Path("runs", "tune", f"{settings.recipe}-{settings.encoder.name}") if out is None else out
     try:
         study = tune(

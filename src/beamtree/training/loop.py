@@ -113,7 +113,7 @@ def fit(run: Run, schedule: Schedule) -> None:
     fabric.call("on_train_start", run=run)
     schedule.start(run.step)
     while not run.is_over:
-        run.model.train()
+        run.begin_epoch()
         for micro_batch in run.loader.epoch(run.epoch, start=run.micro_batches):
             with fabric.no_backward_sync(run.module, enabled=not micro_batch.ends_step):
                 loss, hits = run.module(micro_batch.to(fabric.device))

@@ -95,6 +95,12 @@ class Run:
         no_gain = self.best.waited >= training.patience
         return self.should_stop or self.diverged or no_gain or self.epoch >= training.max_epochs
 
+    def begin_epoch(self) -> None:
+        """Before the first micro-batch of an epoch, or of the rest of one."""
+        self.model.train()
+        if self.micro_batches == 0:
+            self.epoch_started = self.clock.now()
+
     def count(self, micro_batch: MicroBatch, loss: Tensor, hits: Tensor) -> None:
         """Count a micro-batch that has been trained on, and show it."""
         self.micro_batches += 1
@@ -130,7 +136,7 @@ class Run:
             **{"lr": lr, "samples_per_second": round(speed, 1), "seconds": round(self.clock.now(), 2)},
         }
         self.metrics.append(metrics)
-        self.micro_batches, self.tally, self.epoch_started = 0, Tally(self.fabric.device), self.clock.now()
+        self.micro_batches, self.tally = 0, Tally(self.fabric.device)
         return metrics
 
     def report(self, metrics: dict[str, Any]) -> None:
