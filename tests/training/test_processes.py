@@ -38,7 +38,8 @@ def environment(folder: Path, **own: str) -> dict[str, str]:
     return {
         **{name: value for name, value in os.environ.items() if not launcher.match(name)},
         **{"PYTHONPATH": os.pathsep.join(map(str, places)), "OMP_NUM_THREADS": "1"},
-        **{"BEAMTREE_CACHE": str(folder / "cache"), **own},
+        # PyTorch warns of a first process that is not there yet, which depends on who is faster.
+        **{"BEAMTREE_CACHE": str(folder / "cache"), "TORCH_CPP_LOG_LEVEL": "ERROR", **own},
     }
 
 
