@@ -198,6 +198,7 @@ def test_the_help_shows_examples_that_are_valid(asked, monkeypatch):
         (["listops", "--seeds", "2", "--devices", "0"], "devices is 0"),
         (["listops", "--logger", "wandbb"], "unknown logger 'wandbb' (did you mean 'wandb'?)"),
         (["listops", "--executor", "slrum"], "unknown --executor 'slrum' (did you mean 'slurm'?)"),
+        (["nowhere.tsv"], "nowhere.tsv: there is no such file"),
         (["listops", "--recipe", "text"], "--recipe does not go with the recipe listops"),
         (["data", "--data", "x"], "--data does not go with data, which is data already"),
         (["listops", "--device", "gpu"], "unknown device 'gpu' (did you mean 'cuda'?); known: auto, cpu, cuda"),

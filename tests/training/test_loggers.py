@@ -74,7 +74,7 @@ def test_wandb_continues_its_run(data, tmp_path):
     identifier = json.loads((tmp_path / "run" / "logs" / "ids.json").read_text())["wandb"]
     runs = list((tmp_path / "run" / "logs" / "wandb").glob("offline-run-*"))
     assert len(runs) == 2
-    assert all(folder.name.endswith(identifier) for folder in runs)
+    assert all((folder / f"run-{identifier}.wandb").exists() for folder in runs)
 
 
 def test_mlflow_continues_its_run(data, tmp_path):

@@ -30,6 +30,7 @@ EXAMPLE = (
 )
 TEXT = "text"  # the recipe for your own data
 EXECUTORS = ("local", "slurm")
+DATA_SUFFIXES = tuple(f"{kind}{packed}" for kind in (".tsv", ".csv", ".jsonl") for packed in ("", ".gz", ".xz"))
 
 
 def train_command(
@@ -205,6 +206,8 @@ def _recipe_and_data(what: str | None, recipe: str | None, data: str | None) -> 
         if data is not None:
             raise ValueError(f"--data does not go with {what}, which is data already: name a recipe with --recipe")
         return recipe or TEXT, what
+    if what is not None and what.lower().endswith(DATA_SUFFIXES):
+        raise ValueError(f"{what}: there is no such file")
     if what is not None and recipe is not None:
         raise ValueError(f"--recipe does not go with the recipe {what}: give one of them")
     chosen = what or recipe or (TEXT if data is not None else None)
