@@ -155,7 +155,7 @@ def test_ctrl_c_says_how_to_go_on(folder, monkeypatch):
     monkeypatch.setattr(training, "train", train)
     result = invoke(*TOY, "--out", "my run")
     assert result.exit_code == 130
-    assert result.stderr == "interrupted; to go on: beamtree train --resume 'my run'\n"
+    assert result.stderr == "interrupted; to continue: beamtree train --resume 'my run'\n"
 
 
 def test_list_shows_the_recipes():

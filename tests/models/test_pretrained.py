@@ -21,7 +21,7 @@ from beamtree.models import pretrained, storage
 from beamtree.models.build import build
 from beamtree.models.config import make_config
 from beamtree.models.pretrained import Parse, Pretrained, load, shipped
-from beamtree.models.tokens import tokens_of
+from beamtree.models.tokens import tokenizer_of
 from beamtree.nn.beams import Encoding
 from beamtree.runs import recipes
 from beamtree.runs.settings import Settings
@@ -177,7 +177,7 @@ def test_listops_is_read_however_its_brackets_stand(text):
 )
 def test_texts_are_cut_as_those_of_the_task(kind, text, tokens):
     model = kind()
-    assert tokens_of(text, model.config, model.vocabulary) == tokens.split()
+    assert tokenizer_of(model.config, model.vocabulary).words(text) == tokens.split()
 
 
 def test_unknown_words_of_an_open_vocabulary_are_named():
@@ -375,7 +375,7 @@ def test_a_name_that_can_be_no_hub_id_is_not_asked_for(monkeypatch, name, expect
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:77"])
 def test_a_device_that_is_not_there_is_refused(folder, device):
-    assert f"device is '{device}', which there is not here" in message(load, folder, device)
+    assert f"device is '{device}', which is not available here" in message(load, folder, device)
 
 
 class Hub:

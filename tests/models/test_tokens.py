@@ -7,7 +7,7 @@ import pytest
 
 from beamtree.data import TASKS, Data, Vocabulary, make_tokenizer
 from beamtree.models.config import Config
-from beamtree.models.tokens import tokenizer_of, tokens_of, tokens_with_offsets
+from beamtree.models.tokens import tokenizer_of
 
 DOCUMENT: dict[str, Any] = {
     "data": {"task": "sst5", "options": {}, "vectors": None},
@@ -43,8 +43,8 @@ def test_a_text_has_the_tokens_of_the_training_with_their_offsets(
     task: str, options: dict[str, Any], text: str, tokens: str
 ) -> None:
     settings, words = config(task, bool(TASKS[task].words if task in TASKS else None), **options), vocabulary(task)
-    assert tokens_of(text, settings, words) == tokens.split()
-    found = tokens_with_offsets(text, settings, words)
+    assert tokenizer_of(settings, words).words(text) == tokens.split()
+    found = tokenizer_of(settings, words).tokenize(text)
     assert [token.text for token in found] == tokens.split()
     assert [text[token.start : token.end].lower() for token in found] == tokens.lower().split()
     whole = text[found[0].start : found[-1].end]  # a constituent over all tokens
@@ -63,11 +63,11 @@ def test_a_function_must_be_given_again() -> None:
     with pytest.raises(
         ValueError, match=r"^the model was trained with a function as tokenizer, which is not stored wit"
     ):
-        tokens_of("a b", settings, vocabulary("samples"))
+        tokenizer_of(settings, vocabulary("samples"))
     with pytest.raises(
         ValueError, match=r"^the model was trained with a tokenizer of Hugging Face, which is not stored"
     ):
-        tokens_of("a b", config("samples", tokenizer="huggingface"), vocabulary("samples"))
+        tokenizer_of(config("samples", tokenizer="huggingface"), vocabulary("samples"))
     again = make_tokenizer(lambda text: text.split("-"))
-    assert tokens_of("a-b", settings, vocabulary("samples"), again) == ["a", "b"]
-    assert tokens_with_offsets("a-b", settings, vocabulary("samples"), again)[1] == ("b", 2, 3)
+    assert tokenizer_of(settings, vocabulary("samples"), again).words("a-b") == ["a", "b"]
+    assert tokenizer_of(settings, vocabulary("samples"), again).tokenize("a-b")[1] == ("b", 2, 3)

@@ -264,7 +264,7 @@ def test_on_another_number_of_devices_other_random_numbers_are_told_of(data, tmp
     state["random"] *= 2
     checkpoints.save(path, state)
     train(toy_settings(data), tmp_path / "run", device="cpu")
-    assert capsys.readouterr().err.startswith("the run was begun on 2 devices and goes on with 1: ")
+    assert capsys.readouterr().err.startswith("the run was started on 2 devices and continues on 1: ")
 
 
 def test_only_one_process_trains_in_a_folder(data, tmp_path):
@@ -281,7 +281,7 @@ def test_a_run_is_not_gone_on_with_on_other_data(tmp_path):
     text = (data / "train.tsv").read_text()
     header, *rows = text.splitlines()
     (data / "train.tsv").write_text("\n".join((header, *reversed(rows))) + "\n")
-    with pytest.raises(ValueError, match=r"run: the split train is not the one that the run was begun with$"):
+    with pytest.raises(ValueError, match=r"run: the split train is not the one that the run was started with$"):
         begin(data, tmp_path / "run")
     (data / "train.tsv").write_text(f"{text}a\tnew new new\n")
     with pytest.raises(ValueError, match=r"vocab\.json: the words of the data are others now"):

@@ -175,7 +175,7 @@ def test_ctrl_c_stops_two_processes_with_a_checkpoint(toy):
     os.killpg(process.pid, signal.SIGINT)
     status, _, told = ended(process)
     assert status == 130
-    assert told.endswith("interrupted; to go on: beamtree train --resume run\n")
+    assert told.endswith("interrupted; to continue: beamtree train --resume run\n")
     assert told.count("interrupted") == 1
     assert "Traceback" not in told
     assert checkpoints.all_of(toy / "run" / CHECKPOINTS)

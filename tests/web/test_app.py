@@ -1,5 +1,6 @@
 """The JSON interface: documents, refusals in a sentence, and a server that answers while its models read."""
 
+import copy
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +9,7 @@ from html.parser import HTMLParser
 import pytest
 from fastapi.testclient import TestClient
 
+from beamtree.data.tokenizers import make_tokenizer
 from beamtree.models.answers import answers, as_json
 from beamtree.models.pretrained import load
 from beamtree.web import SCRIPTS, STYLE, app, worker
@@ -240,3 +242,13 @@ def test_limits_are_at_least_one():
 def test_a_server_needs_a_model():
     with pytest.raises(ValueError, match="there is no model to serve"):
         app.create_app({})
+
+
+def test_tokens_are_counted_by_the_models_own_tokenizer(models):
+    """Also where its name does not say which one that is."""
+    model = copy.copy(models["english"])
+    model.tokenizer = make_tokenizer(lambda text: text.split("-"))
+    one = worker.Worker("own", model, Limits(tokens=2))
+    assert json.loads(one._document("good-film"))["sides"][0]["tokens"] == ["good", "film"]
+    with pytest.raises(worker.TooLong, match="the text has 3 tokens: 2 are the most"):
+        one._document("good-bad-film")

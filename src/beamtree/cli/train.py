@@ -6,6 +6,8 @@
 import json
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -237,7 +239,7 @@ def _train(
 ) -> dict[str, Any]:
     from beamtree.training import train
 
-    with _ExplainInterruption(folder):
+    with _explained_interruption(folder):
         return train(settings, folder, **options, progress=not quiet, roots=roots or None)
 
 
@@ -246,24 +248,21 @@ def _resume(
 ) -> dict[str, Any]:
     from beamtree.training import resume
 
-    with _ExplainInterruption(folder):
+    with _explained_interruption(folder):
         return resume(folder, max_epochs=max_epochs, **options, progress=not quiet, roots=roots or None)
 
 
-class _ExplainInterruption:
-    """Context manager that says how to continue a run after Ctrl-C."""
+@contextmanager
+def _explained_interruption(folder: Path) -> Iterator[None]:
+    """Say how to continue the run after Ctrl-C."""
+    from beamtree.models import storage
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
-        from beamtree.models import storage
-
-        if kind is not None and issubclass(kind, KeyboardInterrupt) and storage.is_run(self.folder):
-            typer.echo(f"interrupted; to go on: beamtree train --resume {shlex.quote(str(self.folder))}", err=True)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if storage.is_run(folder):
+            typer.echo(f"interrupted; to continue: beamtree train --resume {shlex.quote(str(folder))}", err=True)
+        raise
 
 
 def _jobs(
@@ -296,7 +295,7 @@ def _sweep(
     try:
         failed = run_all(jobs, at_once, Screen(quiet))
     except KeyboardInterrupt:
-        typer.echo("interrupted; to go on, give the same command again", err=True)
+        typer.echo("interrupted; to continue, give the same command again", err=True)
         raise
     for job in failed:
         typer.echo(f"failed: {job.name}, see {job.log}", err=True)

@@ -405,5 +405,5 @@ def _checked_device(device: str | torch.device | None) -> torch.device:
         torch.empty(0, device=found)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"device is {str(device)!r}, which there is not here ({reason}): choose 'cpu'") from None
+        raise ValueError(f"device is {str(device)!r}, which is not available here ({reason}): choose 'cpu'") from None
     return found

@@ -3,7 +3,7 @@
 tokenizer_of(config, vocabulary).tokenize("It isn't.")   # tokens with their offsets in the text
 """
 
-from beamtree.data.tokenizers import Custom, HuggingFace, Token, Tokenizer, make_tokenizer, task_tokenizer
+from beamtree.data.tokenizers import Custom, HuggingFace, Tokenizer, make_tokenizer, task_tokenizer
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.models.config import Config
 
@@ -23,18 +23,3 @@ def tokenizer_of(config: Config, vocabulary: Vocabulary, stored: Tokenizer | Non
         kind = "a function as tokenizer" if name == Custom.name else "a tokenizer of Hugging Face"
         raise ValueError(f"the model was trained with {kind}, which is not stored with it: load it with tokenizer=…")
     return task_tokenizer(config.task, None) if name is None else make_tokenizer(name)
-
-
-def tokens_of(text: str, config: Config, vocabulary: Vocabulary, stored: Tokenizer | None = None) -> list[str]:
-    """The tokens of a text."""
-    return tokenizer_of(config, vocabulary, stored).words(text)
-
-
-def tokens_with_offsets(
-    text: str, config: Config, vocabulary: Vocabulary, stored: Tokenizer | None = None
-) -> list[Token]:
-    """The tokens of a text, each with its first and last character: token.text stands at text[token.start:token.end].
-
-    A constituent over the tokens i to j−1 stands at text[tokens[i].start:tokens[j - 1].end].
-    """
-    return tokenizer_of(config, vocabulary, stored).tokenize(text)

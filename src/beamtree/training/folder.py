@@ -104,7 +104,7 @@ def write_or_verify(folder: Path, data: TrainingData, device: str) -> None:
     """Write config and vocabulary of a new run, or verify that the data of a resumed one has not changed."""
     if storage.is_run(folder):
         if _identity(storage.read_config(folder)) != _identity(data.config):
-            raise ValueError(f"{folder}: the data has other labels, or other texts, than when the run was begun")
+            raise ValueError(f"{folder}: the data has other labels, or other texts, than when the run was started")
         (folder / storage.RESULTS).unlink(missing_ok=True)  # of a finished run that gets more epochs
     storage.write_config(folder, data.config)
     path = folder / storage.VOCABULARY
@@ -112,7 +112,7 @@ def write_or_verify(folder: Path, data: TrainingData, device: str) -> None:
         with files.writing(path):
             data.vocabulary.save(path)
     elif Vocabulary.load(path, data.vocabulary.closed) != data.vocabulary:
-        raise ValueError(f"{path}: the words of the data are others now than when the run was begun")
+        raise ValueError(f"{path}: the words of the data are others now than when the run was started")
     if isinstance(data.data.tokenizer, HuggingFace):  # others are known by their names, or cannot be stored
         storage.write_tokenizer(folder, data.data.tokenizer)
     note_data(folder, data, (TRAIN, DEV), device)
@@ -129,5 +129,5 @@ def note_data(folder: Path, data: TrainingData, splits: Iterable[str], device: s
     noted = files.read_json(path) if path.exists() else {**environment(device), "data": {}}
     for split, digest in fingerprint(data.data, splits).items():
         if noted["data"].setdefault(split, digest) != digest:
-            raise ValueError(f"{folder}: the split {split} is not the one that the run was begun with")
+            raise ValueError(f"{folder}: the split {split} is not the one that the run was started with")
     files.write_json(path, noted)

@@ -27,7 +27,7 @@ DEFAULT = ("tensorboard", "csv")
 NAMES = ("tensorboard", "csv", "wandb", "mlflow")
 PROJECT = "beamtree"
 _IDS = "ids.json"  # of this run at the services, by name
-_PACKAGES = {"tensorboard": ("tensorboard",), "wandb": ("wandb",), "mlflow": ("mlflow",)}
+_PACKAGES = ("tensorboard", "wandb", "mlflow")  # loggers that are named after the package they need
 
 
 def check_loggers(loggers: Iterable[str | Logger]) -> None:
@@ -35,11 +35,8 @@ def check_loggers(loggers: Iterable[str | Logger]) -> None:
     for logger in loggers:
         if isinstance(logger, str):
             check_choice("logger", logger, NAMES)
-            for package in _PACKAGES.get(logger, ()):
-                if importlib.util.find_spec(package) is None:
-                    raise ValueError(
-                        f"the logger {logger} needs {package}, which is not installed: pip install {package}"
-                    )
+            if logger in _PACKAGES and importlib.util.find_spec(logger) is None:
+                raise ValueError(f"the logger {logger} needs {logger}, which is not installed: pip install {logger}")
 
 
 class Loggers:

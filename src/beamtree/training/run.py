@@ -199,7 +199,7 @@ class Run:
             return
         checkpoints.seed_all(self.settings.seed, 1 + self.fabric.global_rank, self.step)
         self.screen.tell(
-            f"the run was begun on {len(random)} devices and goes on with {world_size}: "
+            f"the run was started on {len(random)} devices and continues on {world_size}: "
             "its random numbers are others from here on"
         )
 

@@ -10,7 +10,7 @@ from threading import Thread
 
 from beamtree.models.answers import answers, as_json
 from beamtree.models.pretrained import Pretrained
-from beamtree.models.tokens import tokens_of
+from beamtree.models.tokens import tokenizer_of
 from beamtree.utils.checks import check_integer
 
 
@@ -112,8 +112,9 @@ class Worker:
                 self.busy = False
 
     def _document(self, text: str) -> bytes:
+        tokenizer = tokenizer_of(self.model.config, self.model.vocabulary, self.model.tokenizer)
         for side in text.split("\t") if self.model.config.pair else [text]:
-            count = len(tokens_of(side, self.model.config, self.model.vocabulary))
+            count = len(tokenizer.words(side))
             if count > self.limits.tokens:
                 raise TooLong(f"the text has {count:,} tokens: {self.limits.tokens:,} are the most")
         (answer,) = answers(self.model, [text])
