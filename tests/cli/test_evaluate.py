@@ -11,9 +11,10 @@ from beamtree import Tree, cli, evaluation
 from beamtree.cli import evaluate as command
 from beamtree.data import TASKS, Sample, Split, Vocabulary, loading
 from beamtree.data.tasks import listops
+from beamtree.data.tokenizers import make_tokenizer
 from beamtree.models.build import build
 from beamtree.models.config import make_config
-from beamtree.models.pretrained import Pretrained
+from beamtree.models.pretrained import Pretrained, load
 from beamtree.runs import recipes
 from toy_originals import maximum, write
 
@@ -36,14 +37,14 @@ def folders(tmp_path, monkeypatch):
     return tmp_path
 
 
-def save_model(folder, recipe, tests=()):
+def save_model(folder, recipe, tests=(), tokenizer=None):
     task = TASKS[recipe]
     settings = recipes.load(recipe, changes={"model.dim": 8, "encoder.options.beam_size": 2})
     settings = settings.change({"data.vectors": None, "data.tests": tests})
     config = make_config(settings.to_dict(), task.labels, task.pair, closed_vocabulary=task.words is not None)
     vocabulary = Vocabulary(task.words or ["good", "film"], closed=config.closed_vocabulary)
     torch.manual_seed(0)
-    Pretrained(config, vocabulary, build(config, len(vocabulary))).save_pretrained(folder)
+    Pretrained(config, vocabulary, build(config, len(vocabulary)), tokenizer=tokenizer).save_pretrained(folder)
 
 
 def invoke(*arguments):
@@ -310,3 +311,15 @@ def test_help_has_examples():
     shown = printed("--help")
     assert "Usage: beamtree evaluate" in " ".join(shown.split())
     assert "--data expressions.tsv" in shown
+
+
+def test_a_file_is_divided_into_tokens_by_the_tokenizer_that_is_stored_with_the_model(folders):
+    package = pytest.importorskip("tokenizers")
+    theirs = package.Tokenizer(package.models.WordLevel({"good": 0, "film": 1, "?": 2}, unk_token="?"))
+    theirs.normalizer = package.normalizers.Lowercase()
+    theirs.pre_tokenizer = package.pre_tokenizers.CharDelimiterSplit("-")
+    save_model("stored", "sst5", tokenizer=make_tokenizer(theirs))
+    (folders / "own.tsv").write_text("text\tlabel\nGood-FILM\tpositive\nfilm\tneutral\n")
+    assert json.loads(printed("stored", "--data", "own.tsv", "--json"))["options"]["tokenizer"] == "huggingface"
+    data, *_ = command.choose_data(load("stored"), [], "own.tsv", [], [], lambda *_: None)
+    assert [sample.tokens for sample in data["own"]] == [("good", "film"), ("film",)]

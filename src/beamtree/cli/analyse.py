@@ -65,7 +65,7 @@ def analyse_command(
     totals: dict[str, int] = {}
     interrupted = False
     with named_bars() as bar, evaluate.warning_lines():
-        data, wanted, missing = evaluate.choose_data(first.config, splits, own, settings, roots, bar)
+        data, wanted, missing = evaluate.choose_data(first, splits, own, settings, roots, bar)
         try:
             for split in wanted:
                 if split not in missing:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from beamtree.cli.models import import_recipes
-from beamtree.models.config import Config
 from beamtree.utils.checks import check_integer
 from beamtree.utils.devices import find_device
 from beamtree.utils.extras import require
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     import beamtree.data.loading
     import beamtree.data.split
     import beamtree.evaluation
+    import beamtree.models.pretrained
 
 EXAMPLE = (
     "Examples: all test splits of the model's task; the first hundred samples of one, with a plot; test splits drawn "
@@ -102,7 +102,7 @@ def evaluate_command(
     totals: dict[str, int] = {}
     interrupted = False
     with named_bars() as bar, warning_lines():
-        data, wanted, missing = choose_data(config, splits, own, settings, roots, bar)
+        data, wanted, missing = choose_data(trained, splits, own, settings, roots, bar)
         try:
             for split in wanted:
                 if split not in missing:
@@ -140,7 +140,7 @@ def first_samples(split: "beamtree.data.split.Split", limit: int | None) -> "bea
 
 
 def choose_data(
-    config: Config,
+    model: "beamtree.models.pretrained.Pretrained",
     splits: list[str],
     own: str | None,
     settings: list[str],
@@ -148,8 +148,8 @@ def choose_data(
     progress: Callable[[str, int, int | None], None],
 ) -> "tuple[beamtree.data.loading.Data, list[str], dict[str, str]]":
     """The data that the options select for a model, the splits to evaluate, and why some of them are missing."""
-    data = _data(config, own, data_options(settings), roots, progress)
-    wanted = _wanted(data, splits, () if own else config.tests)
+    data = _data(model, own, data_options(settings), roots, progress)
+    wanted = _wanted(data, splits, () if own else model.config.tests)
     missing = {split: message for split in wanted if (message := data.missing(split))}
     if len(missing) == len(wanted) or (splits and missing):
         raise ValueError(f"{', '.join(missing)}: {next(iter(missing.values()))}")
@@ -166,7 +166,7 @@ def data_options(settings: list[str]) -> dict[str, Any]:
 
 
 def _data(
-    config: Config,
+    model: "beamtree.models.pretrained.Pretrained",
     own: str | None,
     changes: dict[str, Any],
     roots: list[Path],
@@ -175,12 +175,15 @@ def _data(
     """The data of the model's task, with the options that it was trained with, or the user's own data."""
     from beamtree.data.loading import TASKS, load
 
+    config = model.config
+    name = config.task if own is None else own
     options: dict[str, Any] = dict(config.data_options)
     if own in TASKS:
         options = {}
     elif own is not None:  # tokens of a formal language are separated by spaces
         options = {"tokenizer": options.get("tokenizer", "spaces" if config.closed_vocabulary else "words")}
-    name = config.task if own is None else own
+    if model.tokenizer is not None and name not in TASKS:  # the configuration only says of which kind it is
+        options["tokenizer"] = model.tokenizer
     return load(name, None, roots=roots or None, progress=progress, **{**options, **changes})
 
 
