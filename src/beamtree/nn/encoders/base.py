@@ -20,6 +20,8 @@ from beamtree.nn.description import describe
 from beamtree.nn.encoders.inputs import check_inputs
 from beamtree.nn.engine.chart import Chart
 from beamtree.nn.engine.dropout import NodeDropout
+from beamtree.nn.engine.scorers import scorer_of
+from beamtree.nn.merge_scores import MergeScores, merge_scores
 from beamtree.utils.checks import check_flag, check_integer
 
 # Names in the published code → ours, for models that hold leaf transform and cell themselves.
@@ -142,6 +144,10 @@ class Encoder(nn.Module):
         """Names in the published code → ours, for everything with weights; see `beamtree.interop`."""
         return self.OFFICIAL
 
+    def merge_scores(self, beams: Beams) -> MergeScores | None:
+        """How the merges of the beams were scored; None for encoders that do not score neighbours."""
+        return None
+
     def encode(
         self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], generator: torch.Generator | None
     ) -> Encoding:
@@ -209,6 +215,16 @@ def surround(
     x = torch.cat((start.expand(len(x), 1, -1), pad(x.to(start.dtype), (0, 0, 0, 1))), dim=1)
     is_end = torch.arange(x.shape[1], device=x.device) == lengths.unsqueeze(1) + 1  # (B, N+2)
     return torch.where(is_end.unsqueeze(-1), end, x)
+
+
+def neighbour_scores(beams: Beams, cell: Cell, scorer: nn.Module) -> MergeScores:
+    """How a scorer of parents, or of children, scored the merges of the beams."""
+    score = scorer_of(scorer, cell.dim)
+
+    def of_pairs(left: Float[Tensor, "n S"], right: Float[Tensor, "n S"]) -> Float[Tensor, "n"]:
+        return score.logits(torch.stack((left, right), dim=1) if score.reads_children else cell(left, right))
+
+    return merge_scores(beams, of_pairs)
 
 
 def best_first(chart: Chart) -> Chart:

@@ -17,14 +17,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from beamtree.nn.beams import Encoding
+from beamtree.nn.beams import Beams, Encoding
 from beamtree.nn.cells import GRC, Cell, TreeLSTM, function_of, make_cell
-from beamtree.nn.encoders.base import Cost, Encoder, average, best_first, in_full, node_dropout
+from beamtree.nn.encoders.base import Cost, Encoder, average, best_first, in_full, neighbour_scores, node_dropout
 from beamtree.nn.engine import encode
 from beamtree.nn.engine.chart import Chart
 from beamtree.nn.engine.dispatch import check_engine
 from beamtree.nn.engine.request import Duplicates, Mix, Request
 from beamtree.nn.engine.scorers import scorer_of
+from beamtree.nn.merge_scores import MergeScores
 from beamtree.nn.topk.operators import TopKOperator, onesoft_topk, plain_topk, stochastic_topk
 from beamtree.nn.topk.transport import soft_topk
 from beamtree.utils.checks import check_choice, check_flag, check_integer, check_rate
@@ -151,6 +152,9 @@ class BeamTree(Encoder):
         """Sort the beams by score and average their roots."""
         chart = best_first(chart)
         return average(chart, chart.scores.log_softmax(1), lengths, self.dim)
+
+    def merge_scores(self, beams: Beams) -> MergeScores:
+        return neighbour_scores(beams, self.cell, self.scorer)
 
     def extra_repr(self) -> str:
         return f"beam_size={self.beam_size}, stochastic={self.stochastic}, engine={self.engine!r}, mix={self.mix!r}"

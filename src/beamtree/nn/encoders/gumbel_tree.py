@@ -18,15 +18,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from beamtree.nn.beams import Encoding
+from beamtree.nn.beams import Beams, Encoding
 from beamtree.nn.cells import TreeLSTM, function_of, make_cell
 from beamtree.nn.encoders import beam_tree
-from beamtree.nn.encoders.base import Cost, Encoder, average, best_first, in_full, node_dropout
+from beamtree.nn.encoders.base import Cost, Encoder, average, best_first, in_full, neighbour_scores, node_dropout
 from beamtree.nn.engine import SAMPLES
 from beamtree.nn.engine.chart import Chart
 from beamtree.nn.engine.dispatch import check_engine, select
 from beamtree.nn.engine.scorers import scorer_of
 from beamtree.nn.engine.straight_through.replay import Samples
+from beamtree.nn.merge_scores import MergeScores
 from beamtree.utils.checks import check_flag, check_integer, check_rate
 
 # Module names of the published code → ours, for each cell.
@@ -116,6 +117,9 @@ class GumbelTree(Encoder):
         chart = best_first(chart)
         scores = chart.scores if self.weighted else torch.zeros_like(chart.scores)
         return average(chart, scores.log_softmax(1), lengths, self.dim)
+
+    def merge_scores(self, beams: Beams) -> MergeScores:
+        return neighbour_scores(beams, self.cell, self.scorer)
 
     def extra_repr(self) -> str:
         return f"samples={self.samples}, stochastic={self.stochastic}, weighted={self.weighted}, engine={self.engine!r}"

@@ -1,0 +1,92 @@
+"""How an easy-first encoder scored the merges it made: the score of each, and its probability at its step.
+
+The engines keep neither. Both are recomputed from the states of the trees: at each step, every two neighbours could
+have been merged, and a merge changes only the pairs around it. So a tree of N leaves has fewer than 3N such pairs,
+which are scored in one batch.
+
+Letters: B batch, K beams, M = N−1 merges.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from beamtree.nn.beams import Beams
+
+Score = Callable[[Tensor, Tensor], Tensor]  # (n, S), (n, S) → (n,)
+
+_CHUNK = 2**22  # elements of a mask of steps × pairs
+
+
+class MergeScores(NamedTuple):
+    """Of the merges of each beam, in merge order; 0 for padding and for beams that do not exist."""
+
+    scores: Float[Tensor, "B K M"]
+    log_probs: Float[Tensor, "B K M"]  # log-softmax over all merges that were possible at the same step
+
+
+class Pairs(NamedTuple):
+    """All neighbours of one tree's construction. A pair can be merged from step `born` until before step `gone`."""
+
+    left: list[int]  # rows of the chart's store
+    right: list[int]
+    born: list[int]
+    gone: list[int]
+    merged: list[int]  # the pair that is merged at each step
+
+
+def merge_scores(beams: Beams, score: Score) -> MergeScores:
+    """The scores of the merges that built the trees. `score` maps the states of left and right children to scores."""
+    chart, lengths = beams.chart, beams.lengths.tolist()
+    N = chart.nodes.shape[2] + 1
+    scores = chart.store.new_zeros(chart.nodes.shape)
+    log_probs = scores.clone()
+    actions, nodes, exists = chart.actions.tolist(), chart.nodes.tolist(), beams.log_probs.isfinite().tolist()
+    for b, length in enumerate(lengths):
+        for k in range(chart.nodes.shape[1]):
+            if length == 1 or not exists[b][k]:
+                continue
+            steps = slice(0, length - 1)
+            pairs = find_pairs(list(range(b * N, b * N + length)), actions[b][k][steps], nodes[b][k][steps])
+            rows = torch.tensor((pairs.left, pairs.right), device=chart.store.device)
+            found = score(*chart.store[rows].unbind(0))  # (pairs,)
+            scores[b, k, steps] = found[pairs.merged]
+            log_probs[b, k, steps] = found[pairs.merged] - _log_totals(found, pairs)
+    return MergeScores(scores, log_probs)
+
+
+def find_pairs(rows: list[int], actions: list[int], nodes: list[int]) -> Pairs:
+    """The neighbours at every step, where `actions` merge a sequence of leaves `rows` into `nodes`."""
+    pairs = Pairs([], [], [], [], [])
+    steps = len(actions)
+
+    def add(left: int, right: int, step: int) -> int:
+        for field, value in zip(pairs[:4], (left, right, step, steps), strict=True):
+            field.append(value)
+        return len(pairs.left) - 1
+
+    present = [add(left, right, 0) for left, right in pairwise(rows)]
+    for step, (action, node) in enumerate(zip(actions, nodes, strict=True)):
+        pairs.merged.append(present[action])
+        rows[action : action + 2] = [node]
+        first, last = max(action - 1, 0), min(action + 2, len(present))  # the pairs that held one of the children
+        for pair in present[first:last]:
+            pairs.gone[pair] = step + 1
+        starts = range(first, min(action + 1, len(rows) - 1))
+        present[first:last] = [add(rows[start], rows[start + 1], step + 1) for start in starts]
+    return pairs
+
+
+def _log_totals(scores: Float[Tensor, "pairs"], pairs: Pairs) -> Float[Tensor, "M"]:
+    """The log-sum-exp of the scores of all pairs that could be merged at each step."""
+    born, gone = (torch.tensor(field, device=scores.device) for field in (pairs.born, pairs.gone))
+    steps: Int[Tensor, "M 1"] = torch.arange(len(pairs.merged), device=scores.device).unsqueeze(1)
+    totals = []
+    for some in steps.split(max(1, _CHUNK // len(scores))):
+        possible = (born <= some) & (some < gone)  # (some steps, pairs)
+        totals.append(scores.expand_as(possible).masked_fill(~possible, -torch.inf).logsumexp(1))
+    return torch.cat(totals)
