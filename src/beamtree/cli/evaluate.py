@@ -136,7 +136,7 @@ def first_samples(split: "beamtree.data.split.Split", limit: int | None) -> "bea
     """The first `limit` samples of a split; None: all."""
     if limit is None or limit >= len(split):
         return split
-    return type(split).from_samples(islice(split, limit), split.label_names, split.gold)
+    return type(split).from_samples(islice(split, limit), split.label_names, split.gold, split.values)
 
 
 def choose_data(

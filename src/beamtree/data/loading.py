@@ -218,7 +218,8 @@ class Data:
         for key, array in kept.arrays.items():
             name, _, field = key.partition(".")
             arrays[name][field] = array
-        return {name: Split.from_arrays(arrays[name], kept.about["labels"], self.task.gold) for name in names}
+        derived = self.task.gold, self.task.values
+        return {name: Split.from_arrays(arrays[name], kept.about["labels"], *derived) for name in names}
 
 
 def _shares(dev: Share, test: Share, has_splits: bool, given: memory.Given) -> dict[str, Share]:

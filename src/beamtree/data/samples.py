@@ -1,9 +1,12 @@
 """What every reader gives: samples of tokens with a label, and errors that name the file and the line."""
 
+from collections.abc import Mapping
 from types import TracebackType
 from typing import NamedTuple
 
 from beamtree.trees import Tree
+
+Span = tuple[int, int]  # the tokens [start, end)
 
 
 class Sample(NamedTuple):
@@ -14,6 +17,7 @@ class Sample(NamedTuple):
     second: tuple[str, ...] | None = None  # a pair's other side
     tree: Tree | None = None  # the gold tree over `tokens`, where the file has one
     second_tree: Tree | None = None  # the gold tree over `second`
+    constituents: Mapping[Span, str] | None = None  # labels of constituents of `tokens`, where the file has them
 
 
 class located:

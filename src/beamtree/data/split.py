@@ -10,7 +10,7 @@ these places to its ids.
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,17 +18,25 @@ import numpy as np
 from jaxtyping import Integer
 
 from beamtree.data.batching import Batches, Ragged
-from beamtree.data.samples import Sample
+from beamtree.data.samples import Sample, Span
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.trees import Tree
 from beamtree.utils.checks import unknown
 
 GoldTree = Callable[[Sequence[str]], Tree]
+ConstituentLabels = Callable[[Sequence[str]], Mapping[Span, str]]
+
+
+_RAGGED = ("tokens", "second", "constituents")  # names of arrays that have offsets
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Labelled texts, or pairs of them. `gold` makes the gold trees where the arrays do not hold them."""
+    """Labelled texts, or pairs of them.
+
+    gold: derives the gold trees from the tokens, where the arrays do not hold them.
+    values: derives the labels of constituents from the tokens, where the arrays do not hold them.
+    """
 
     words: tuple[str, ...]
     tokens: Ragged  # places in `words`
@@ -38,26 +46,35 @@ class Split:
     reduces: Integer[np.ndarray, "T"] | None = None  # of the gold trees: how many constituents end in each token
     gold: GoldTree | None = None
     second_reduces: Integer[np.ndarray, "T2"] | None = None  # of the gold trees of the second texts
+    constituents: Ragged | None = None  # of each text: start, end and label of each labelled constituent, flattened
+    values: ConstituentLabels | None = None
 
     @classmethod
     def from_samples(
-        cls, samples: Iterable[Sample], label_names: Sequence[str], gold: GoldTree | None = None
+        cls,
+        samples: Iterable[Sample],
+        label_names: Sequence[str],
+        gold: GoldTree | None = None,
+        values: ConstituentLabels | None = None,
     ) -> "Split":
         places = _Places()
         names = {name: number for number, name in enumerate(label_names)}
-        labels, sides = array("i"), (_Side(places), _Side(places))
+        labels, sides, constituents = array("i"), (_Side(places), _Side(places)), _Triples(names)
         for sample in samples:
             label = names.get(sample.label)
             if label is None:
                 raise ValueError(unknown("label", sample.label, names))
             labels.append(label)
             sides[0].append(sample.tokens, sample.tree)
+            if sample.constituents is not None:
+                constituents.append(sample.constituents)
             if sample.second is not None:
                 sides[1].append(sample.second, sample.second_tree)
         for count, what in (
             (sides[1].texts, "a second text"),
             (sides[0].trees, "a gold tree"),
             (sides[1].trees, "a gold tree of the second text"),
+            (constituents.texts, "labels of constituents"),
         ):
             if count not in (0, len(labels)):
                 raise ValueError(f"{count} of {len(labels)} samples have {what}: all must have one, or none")
@@ -70,6 +87,8 @@ class Split:
             reduces=_compact(sides[0].reduces) if sides[0].trees else None,
             gold=gold,
             second_reduces=_compact(sides[1].reduces) if sides[1].trees else None,
+            constituents=constituents.ragged() if constituents.texts else None,
+            values=values,
         )
 
     def __len__(self) -> int:
@@ -79,7 +98,8 @@ class Split:
         tokens = self._text(self.tokens, index)
         second = None if self.second is None else self._text(self.second, index)
         trees = self.tree(index), self.second_tree(index)
-        return Sample(tokens, self.label_names[self.labels[index]], second, *trees)
+        constituents = None if self.constituents is None else self.constituent_labels(index)
+        return Sample(tokens, self.label_names[self.labels[index]], second, *trees, constituents)
 
     def __iter__(self) -> Iterator[Sample]:
         return (self[index] for index in range(len(self)))
@@ -91,6 +111,13 @@ class Split:
     def second_tree(self, index: int) -> Tree | None:
         """The gold tree of a pair's second text, where there is one."""
         return None if self.second is None else self._tree(self.second, self.second_reduces, index)
+
+    def constituent_labels(self, index: int) -> Mapping[Span, str] | None:
+        """The labels of the constituents of a sample's text, where the data or the task has them."""
+        if self.constituents is not None:
+            triples = self.constituents[index].reshape(-1, 3).tolist()
+            return {(start, end): self.label_names[label] for start, end, label in triples}
+        return None if self.values is None else self.values(self._text(self.tokens, index))
 
     def _tree(self, side: Ragged, reduces: Integer[np.ndarray, "T"] | None, index: int) -> Tree | None:
         if reduces is not None:
@@ -138,24 +165,37 @@ class Split:
         """Everything but the labels' names, as arrays that a cache can hold; `from_arrays` takes them back."""
         text = "\n".join(self.words).encode("utf-8", "surrogatepass")
         found = {"words": np.frombuffer(text, dtype=np.uint8), "labels": self.labels}
-        for name, side in zip(("tokens", "second"), self._both(), strict=True):
-            if side is not None:
-                found |= {name: side.flat, f"{name}-offsets": side.offsets}
+        for name, part in zip(_RAGGED, (self.tokens, self.second, self.constituents), strict=True):
+            if part is not None:
+                found |= {name: part.flat, f"{name}-offsets": part.offsets}
         trees = {"reduces": self.reduces, "second-reduces": self.second_reduces}
         return found | {name: reduces for name, reduces in trees.items() if reduces is not None}
 
     @classmethod
     def from_arrays(
-        cls, arrays: dict[str, np.ndarray], label_names: Sequence[str], gold: GoldTree | None = None
+        cls,
+        arrays: dict[str, np.ndarray],
+        label_names: Sequence[str],
+        gold: GoldTree | None = None,
+        values: ConstituentLabels | None = None,
     ) -> "Split":
         text = arrays["words"].tobytes().decode("utf-8", "surrogatepass")
-        tokens, second = (
-            Ragged(arrays[name], arrays[f"{name}-offsets"]) if name in arrays else None for name in ("tokens", "second")
+        tokens, second, constituents = (
+            Ragged(arrays[name], arrays[f"{name}-offsets"]) if name in arrays else None for name in _RAGGED
         )
         assert tokens is not None
-        words = tuple(text.split("\n")) if text else ()
-        reduces, second_reduces = arrays.get("reduces"), arrays.get("second-reduces")
-        return cls(words, tokens, arrays["labels"], tuple(label_names), second, reduces, gold, second_reduces)
+        return cls(
+            words=tuple(text.split("\n")) if text else (),
+            tokens=tokens,
+            labels=arrays["labels"],
+            label_names=tuple(label_names),
+            second=second,
+            reduces=arrays.get("reduces"),
+            gold=gold,
+            second_reduces=arrays.get("second-reduces"),
+            constituents=constituents,
+            values=values,
+        )
 
     def _text(self, side: Ragged, index: int) -> tuple[str, ...]:
         return tuple(self.words[place] for place in side[index].tolist())
@@ -173,6 +213,28 @@ class _Places(dict[str, int]):
     def __missing__(self, word: str) -> int:
         place = self[word] = len(self)
         return place
+
+
+class _Triples:
+    """The labelled constituents of the texts as they come in."""
+
+    def __init__(self, names: Mapping[str, int]) -> None:
+        self.names, self.flat, self.offsets = names, array("i"), array("q", [0])
+
+    @property
+    def texts(self) -> int:
+        return len(self.offsets) - 1
+
+    def append(self, constituents: Mapping[Span, str]) -> None:
+        for (start, end), label in constituents.items():
+            number = self.names.get(label)
+            if number is None:
+                raise ValueError(unknown("label", label, self.names))
+            self.flat.extend((start, end, number))
+        self.offsets.append(len(self.flat))
+
+    def ragged(self) -> Ragged:
+        return Ragged(_compact(self.flat), np.frombuffer(self.offsets, dtype=np.int64))
 
 
 class _Side:

@@ -12,7 +12,7 @@ from typing import Any
 from beamtree.data.division import Division
 from beamtree.data.raw import Originals
 from beamtree.data.samples import Sample
-from beamtree.data.split import GoldTree, Split
+from beamtree.data.split import ConstituentLabels, GoldTree, Split
 from beamtree.data.tokenizers import Tokenizer
 from beamtree.utils.checks import unknown
 
@@ -66,6 +66,7 @@ class Task:
     parts: tuple[Part, ...]
     options: Mapping[str, Option] = field(default_factory=dict)  # with their defaults
     gold: GoldTree | None = None
+    values: ConstituentLabels | None = None  # labels of constituents, where they follow from the tokens
     words: tuple[str, ...] | None = None  # all there are, where the language is a formal one
     min_count: int = 1  # of a word in the training text, to be in the vocabulary
     pair: bool = False

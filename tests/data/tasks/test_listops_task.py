@@ -252,8 +252,12 @@ def test_labels_are_the_values_and_gold_trees_those_of_the_brackets(task: Task) 
     data = load(task.name)
     for split in (*data.splits[:3], "args-15"):
         for index in range(0, len(data[split]), 7):
-            tokens, label, second, tree, _ = data[split][index]
+            tokens, label, second, tree, *_ = data[split][index]
+            values = data[split].constituent_labels(index)
+            assert values is not None
+            assert values.get((0, len(tokens)), tokens[0]) == label
             assert tree is not None
+            assert set(values) <= set(tree.spans())
             assert (tree.leaves, second) == (tokens, None)
             assert evaluate(tree.leaves) == int(label)
             assert tree == Tree.parse(to_brackets(tokens))

@@ -47,9 +47,32 @@ def samples_of(nodes: list[Node]) -> list[Sample]:
     return [Sample(tree.leaves, sst.LABELS_5[int(node[0])], tree=tree) for node, tree in zip(nodes, trees, strict=True)]
 
 
+def labels_of(node: Node, start: int = 0) -> dict[tuple[int, int], str]:
+    """The labels of a node and of all below it, by their tokens."""
+    label, *rest = node
+    tokens = len(Tree.parse(bracketed(node)))
+    found = {(start, start + tokens): sst.LABELS_5[int(label)]}
+    if not isinstance(rest[0], str):
+        left, right = rest
+        found |= labels_of(left, start) | labels_of(right, start + len(Tree.parse(bracketed(left))))
+    return found
+
+
 @given(NODES)
-def test_a_sentence_comes_with_its_label_and_its_tree(node: Node) -> None:
-    assert list(sst.read([written(node)], "dev", lower=False)) == samples_of([node])
+def test_a_sentence_comes_with_its_label_its_tree_and_the_labels_of_its_phrases(node: Node) -> None:
+    (sample,) = sst.read([written(node)], "dev", lower=False)
+    assert sample._replace(constituents=None) == samples_of([node])[0]
+    assert sample.constituents == labels_of(node)
+
+
+def test_phrases_that_are_neutral_have_no_label_in_two_classes() -> None:
+    (sample,) = sst.read(["(3 (2 It) (4 (4 works) (1 not)))"], "dev", classes=2)
+    assert sample.constituents == {
+        (0, 3): "positive",
+        (1, 3): "positive",
+        (1, 2): "positive",
+        (2, 3): "negative",
+    }
 
 
 @given(NODES)

@@ -52,7 +52,8 @@ class _Node(NamedTuple):
 def read(
     lines: Iterable[str], where: object, *, classes: Literal[5, 2] = 5, phrases: bool = False, lower: bool = True
 ) -> Iterator[Sample]:
-    """The sentences of a file with their gold trees, or, with `phrases`, all labelled phrases of every tree.
+    """The sentences of a file with their gold trees and the labels of their phrases, or, with `phrases`, all labelled
+    phrases of every tree as samples of their own.
 
     The phrases are all the nodes, from the sentence itself down to the single words, in the order of their opening
     brackets. What occurs twice is there twice: the paper's models are trained on all the phrases, as torchtext gives
@@ -70,12 +71,13 @@ def read(
     for number, line in enumerate(lines, start=1):
         with at(where, number):
             tokens, reduces, nodes = _parse(line, known, lower)
+        labelled = {(node.start, node.end): names[node.label] for node in nodes if node.label in names}
         for node in nodes if phrases else nodes[:1]:
             if node.label in names:
                 span = tuple(tokens[node.start : node.end])
                 # The tree is a slice of the sentence's, less the constituents around it that end in its last token.
                 tree = Tree(span, (*reduces[node.start : node.end - 1], node.reduces))
-                yield Sample(span, names[node.label], tree=tree)
+                yield Sample(span, names[node.label], tree=tree, constituents=None if phrases else labelled)
     if not number:
         with at(where, 1):
             raise ValueError(f"the file is empty: each line should be {_LINE}")
@@ -152,7 +154,8 @@ def _part(column: Column, file: str, classes: Literal[5, 2]) -> Part:
         lines, where = originals.lines(file), originals.label(file)
         return {column.title: read(lines, where, classes=classes, phrases=column.title == "train")}
 
-    return Part((column,), make, ("sst",))
+    # Splits that were prepared before phrases had labels have another fingerprint.
+    return Part((column,), make, ("sst",), fingerprint="" if column.title == "train" else "labelled phrases")
 
 
 def _task(classes: Literal[5, 2], labels: tuple[str, ...], phrases: int, dev: int, test: int) -> Task:

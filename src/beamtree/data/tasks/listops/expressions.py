@@ -22,7 +22,26 @@ def evaluate(tokens: Sequence[str]) -> int:
     >>> evaluate("[MAX 2 9 [MED 4 7 ] 0 ]".split())
     9
     """
-    opened: list[str] = []  # the operators of the lists still open
+    return _evaluate(tokens, {})
+
+
+def values(tokens: Sequence[str]) -> dict[tuple[int, int], str]:
+    """The value of each list of an expression, by its tokens [start, end). Empty for an expression with a fault.
+
+    >>> values("[MAX 2 9 [MED 4 7 ] 0 ]".split())
+    {(3, 7): '5', (0, 9): '9'}
+    """
+    found: dict[tuple[int, int], int] = {}
+    try:
+        _evaluate(tokens, found)
+    except ValueError:
+        return {}
+    return {span: DIGITS[value] for span, value in found.items()}
+
+
+def _evaluate(tokens: Sequence[str], lists: dict[tuple[int, int], int]) -> int:
+    """The value of an expression. The values of its lists are added to `lists`."""
+    opened: list[int] = []  # where the lists still open begin
     arguments: list[list[int]] = [[]]  # what each of them holds so far, under a bottom that receives the value
     for position, token in enumerate(tokens):
         if not opened and arguments[0]:
@@ -32,12 +51,13 @@ def evaluate(tokens: Sequence[str]) -> int:
         elif token == CLOSE:
             if not opened:
                 raise ValueError(f"unbalanced brackets: the ']' at token {position} closes no list")
-            values = arguments.pop()
-            if not values:
-                raise ValueError(f"the list {opened[-1]!r} that ends at token {position} has no arguments: give one")
-            arguments[-1].append(_apply(opened.pop(), values))
+            start, given = opened.pop(), arguments.pop()
+            if not given:
+                raise ValueError(f"the list {tokens[start]!r} that ends at token {position} has no arguments: give one")
+            value = lists[start, position + 1] = _apply(tokens[start], given)
+            arguments[-1].append(value)
         elif token in OPERATORS:
-            opened.append(token)
+            opened.append(position)
             arguments.append([])
         else:
             raise ValueError(f"unknown token {token!r} at token {position}: ListOps has {' '.join(TOKENS)}")

@@ -11,7 +11,7 @@ import numpy as np
 from beamtree.data.samples import Sample
 from beamtree.data.split import Split
 from beamtree.data.task import Column, Materials, Part, Task
-from beamtree.data.tasks.listops.expressions import TOKENS, gold_tree
+from beamtree.data.tasks.listops.expressions import TOKENS, gold_tree, values
 from beamtree.data.tasks.listops.files import parse
 from beamtree.data.tasks.listops.splits import PRESETS, Example, Spec, generate, generate_parts
 
@@ -83,7 +83,7 @@ def _generalisation(apart_from: Mapping[str, str]) -> Iterator[Part]:
 
 def _task(name: str, about: str, *parts: Part) -> Task:
     options: dict[str, bool | int | str] = {"seed": 0, "official": False}
-    return Task(name, f"ListOps: {about}", _LABELS, parts, options, gold_tree, TOKENS)
+    return Task(name, f"ListOps: {about}", _LABELS, parts, options, gold_tree, values, TOKENS)
 
 
 def _depth_task(name: str, about: str) -> Task:
@@ -151,6 +151,7 @@ TASKS = (
             _original("LRA", "listops-lra", "basic_test.tsv", 2000),
         ),
         gold=gold_tree,
+        values=values,
         words=TOKENS,
     ),
 )

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from beamtree.data.samples import Sample
 from beamtree.data.task import Column, Materials, Part, Task
-from beamtree.data.tasks.listops.expressions import DIGITS, TOKENS, gold_tree
+from beamtree.data.tasks.listops.expressions import DIGITS, TOKENS, gold_tree, values
 from beamtree.data.tasks.listops.splits import Spec, generate, generate_parts
 
 _POOL = Spec(operator_probability=0.25, max_args=3, max_depth=4, max_length=14, count=30_000, pool=32_000)
@@ -52,6 +52,7 @@ TASKS = (
         ),
         {"seed": 0},
         gold_tree,
+        values,
         TOKENS,
     ),
 )
