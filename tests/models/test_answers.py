@@ -124,7 +124,7 @@ def test_the_document_has_the_beams_asked_for_and_the_chart_of_all():
     (answer,) = answers(make(), [EXPRESSION])
     document = as_json(answer, "name", top=2)
     assert json.loads(json.dumps(document)) == document
-    assert list(document) == ["model", "text", "label", "probabilities", "unknown", "sides"]
+    assert list(document) == ["model", "text", "label", "probabilities", "unknown", "labels", "label_styles", "sides"]
     assert (document["model"], document["text"], document["label"]) == ("name", EXPRESSION, answer.label)
     (side,), parses = document["sides"], answer.sides[0].parses
     assert list(side) == ["text", "tokens", "offsets", "beams", "chart"]
@@ -133,7 +133,9 @@ def test_the_document_has_the_beams_asked_for_and_the_chart_of_all():
     for beam, parse in zip(side["beams"], parses, strict=False):
         assert Tree.parse(beam["tree"]) == parse.tree
         assert beam["probability"] == parse.probability
-        assert beam["merges"] == [list(span) for span in parse.merges]
+        spans = [(each["start"], each["end"]) for each in beam["constituents"]]
+        assert spans == [*((place, place + 1) for place in range(len(parse.tree))), *parse.merges]
+        assert {each["label"] for each in beam["constituents"]} == {None}
     assert {(start, end): p for start, end, p in side["chart"]} == span_probabilities(parses)
     assert len(as_json(answer, "name")["sides"][0]["beams"]) == len(parses)
 
@@ -145,6 +147,26 @@ def test_a_document_has_at_least_one_beam():
     assert as_json(answer, "name")["sides"] == [
         {
             **{"text": "5", "tokens": ["5"], "offsets": [[0, 1]]},
-            **{"beams": [{"probability": 1.0, "tree": "5", "merges": []}], "chart": []},
+            **{"beams": [{"probability": 1.0, "tree": "5", "constituents": [dict(ONLY_SPAN)]}], "chart": []},
         }
     ]
+
+
+def test_a_document_has_the_labels_of_constituents_if_they_are_asked_for():
+    model = make()
+    (answer,) = answers(model, [EXPRESSION], labels=True)
+    document = as_json(answer, "name")
+    assert document["labels"] == list(model.labels)
+    assert document["label_styles"] == [None] * 10
+    for beam, parse in zip(document["sides"][0]["beams"], answer.sides[0].parses, strict=True):
+        for found, node in zip(beam["constituents"], parse.nodes, strict=True):
+            assert found["label"] == node.label
+            assert found["probabilities"] == pytest.approx(list(node.probabilities.values()), abs=1e-4)
+            assert (found["score"], found["expected"]) == (node.score, node.expected)
+    assert json.loads(json.dumps(document, allow_nan=False)) == document
+
+
+ONLY_SPAN = {
+    **{"start": 0, "end": 1, "label": None, "probabilities": None},
+    **{"score": None, "step_probability": None, "expected": None},
+}

@@ -114,7 +114,8 @@ def test_english_words_keep_their_place_and_case():
     parses = model.parse(text)
     shown = [text[start:end] for start, end in parses.offsets]
     assert shown == ["It", "IS", "N'T", "bad", ",", "is", "it", "?"]
-    assert list(parses[0].tree.leaves) == [word.lower() for word in shown]
+    assert list(parses[0].tree.leaves) == shown
+    assert model.parse_tokens([[word.lower() for word in shown]])[0][0].merges == parses[0].merges
 
 
 def test_parses_of_tokens_have_no_offsets():

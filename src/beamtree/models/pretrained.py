@@ -3,6 +3,7 @@
     model = load("listops-bt-grc")                  # a shipped model, a run's folder, or a hub id "owner/name"
     model.predict(["[MAX 2 9 [MIN 4 7 ] 0 ]"])      # label and probabilities of each text
     model.parse("[MAX 2 9 [MIN 4 7 ] 0 ]")          # its trees, most probable first
+    model.parse("[MAX 2 9 ]", labels=True)          # with a label for every constituent
     model.encode(["[MAX 2 9 ]"])                    # a vector for each text
     model(["[MAX 2 9 ]"])                           # all of this from one pass
     model.push_to_hub("owner/name")
@@ -13,8 +14,9 @@ JSON and safetensors; nothing in them is executed.
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +26,7 @@ from torch import Tensor, nn
 
 from beamtree.data.batching import Batch, Batches, Buckets, Ragged
 from beamtree.data.loading import TASKS
-from beamtree.data.tokenizers import Token, Tokenizer
+from beamtree.data.tokenizers import Tokenizer
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.models import storage
 from beamtree.models.build import build_empty
@@ -32,14 +34,25 @@ from beamtree.models.card import make_card
 from beamtree.models.config import Config
 from beamtree.models.heads import Model
 from beamtree.models.hub import download, hub_errors
+from beamtree.models.readings import (
+    Constituent,
+    LabelledTree,
+    Prediction,
+    Reading,
+    Tokenized,
+    label_best,
+    label_nodes,
+    make_constituents,
+    make_parses,
+)
 from beamtree.models.tokens import tokenizer_of
 from beamtree.nn.beams import Beams
 from beamtree.trees import Tree
-from beamtree.trees.parses import Parse, Parses
+from beamtree.trees.parses import Node, Parse, Parses
 from beamtree.utils import files
 from beamtree.utils.checks import unknown
 
-__all__ = ["Constituent", "Parse", "Parses", "Prediction", "Pretrained", "Reading", "load", "shipped"]
+__all__ = ["Constituent", "Node", "Parse", "Parses", "Prediction", "Pretrained", "Reading", "load", "shipped"]
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -49,32 +62,6 @@ _SHIPPED = Path(__file__).parent / "zoo"
 MAX_SAMPLES = 128  # in a batch
 _MAX_TOKENS_SQUARED = 4_000_000  # batch size × longest²: four texts of 1000 tokens
 _SHOWN = 60  # characters of a text in an error message
-
-
-class Prediction(NamedTuple):
-    """The label of a text, or of a pair of texts."""
-
-    label: str
-    probabilities: dict[str, float]  # of all labels
-    unknown: tuple[str, ...] = ()  # words that are not in the vocabulary; all are encoded as one unknown word
-
-
-class Constituent(NamedTuple):
-    """A constituent of a text in at least one of its trees."""
-
-    start: int  # first token
-    end: int  # after its last token
-    text: str  # as it stands in the text that was given
-    probability: float  # total of all beams that contain it
-    vector: Float[Tensor, "D"]  # in the most probable of these beams
-
-
-class Reading(NamedTuple):
-    """Everything a model says about a text, or a pair of texts."""
-
-    prediction: Prediction
-    parses: tuple[Parses, ...]  # one, or one for each side of a pair; empty if the encoder builds no trees
-    vectors: Float[Tensor, "sides D"]
 
 
 class Pretrained(nn.Module, ModelHubMixin):
@@ -109,8 +96,11 @@ class Pretrained(nn.Module, ModelHubMixin):
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
-    def forward(self, texts: Sequence[Text]) -> list[Reading]:
-        """Label, trees and vectors of each text, or pair, from one pass of the encoder."""
+    def forward(self, texts: Sequence[Text], labels: bool = False) -> list[Reading]:
+        """Label, trees and vectors of each text, or pair, from one pass of the encoder.
+
+        labels: whether the parses have a label for every constituent, in `Parse.nodes`.
+        """
         samples = self._tokenized(texts)
 
         def readings(indices: list[int], batch: Batch) -> list[Reading]:
@@ -120,7 +110,7 @@ class Pretrained(nn.Module, ModelHubMixin):
             vectors = output.encoding.state.cpu().view(len(sides), len(chosen), -1).transpose(0, 1)  # (B, sides, D)
             parses: list[tuple[Parses, ...]] = [()] * len(chosen)
             if output.encoding.beams is not None:
-                each = iter(_parses(output.encoding.beams, [tokens for side in sides for tokens in side]))
+                each = iter(self._parses(output.encoding.beams, [text for side in sides for text in side], labels))
                 parses = list(zip(*([next(each) for _ in side] for side in sides), strict=True))
             return [Reading(*parts) for parts in zip(predictions, parses, vectors, strict=True)]
 
@@ -148,8 +138,7 @@ class Pretrained(nn.Module, ModelHubMixin):
 
         A model of pairs encodes single texts here, as it encodes each side of a pair.
         """
-        listed = _as_list(texts)
-        samples = [(self._tokens(text),) for text in listed]
+        samples = [(self._tokens(text),) for text in _as_list(texts)]
 
         def vectors(indices: list[int], batch: Batch) -> list[Any]:
             encoding = self.model.encode(batch.tokens, batch.lengths, batch.trees)
@@ -157,42 +146,56 @@ class Pretrained(nn.Module, ModelHubMixin):
                 return list(encoding.state.cpu())
             if encoding.beams is None:
                 raise self.no_trees()
-            chosen = [(listed[index], samples[index][0]) for index in indices]
-            return _constituents(encoding.beams, chosen)
+            return make_constituents(encoding.beams, [samples[index][0] for index in indices])
 
         found = self._in_batches(samples, vectors, self._gold_trees(samples))
         if spans:
             return found
         return torch.stack(found) if found else torch.zeros(0, self.config.dim)
 
-    def parse(self, text: str) -> Parses:
-        """The distinct trees of a text, most probable first. A model of pairs parses each side by itself."""
-        return self.parse_all([text])[0]
+    def parse(self, text: str, labels: bool = False) -> Parses:
+        """The distinct trees of a text, most probable first. A model of pairs parses each side by itself.
 
-    def parse_all(self, texts: Sequence[str]) -> list[Parses]:
+        labels: whether each tree has its `nodes`: for every constituent the label and the probabilities that the
+            classifier gives its state, the score of its merge, and the label that the task expects, where it has a
+            rule for it, as the value of a list in ListOps. A classifier of pairs has no label for one text.
+        """
+        return self.parse_all([text], labels)[0]
+
+    def parse_all(self, texts: Sequence[str], labels: bool = False) -> list[Parses]:
         """The trees of several texts."""
-        tokenized = [self._tokens(text) for text in _as_list(texts)]
-        parses = self.parse_tokens([_words(tokens) for tokens in tokenized])
-        return [Parses(each, _offsets(tokens)) for each, tokens in zip(parses, tokenized, strict=True)]
+        samples = [(self._tokens(text),) for text in _as_list(texts)]
+        return self._in_trees(samples, partial(self._parses, labels=labels))
 
     def parse_tokens(
-        self, sentences: Sequence[Sequence[str]], gold: Sequence[Tree] | None = None, max_samples: int = MAX_SAMPLES
+        self,
+        sentences: Sequence[Sequence[str]],
+        gold: Sequence[Tree] | None = None,
+        max_samples: int = MAX_SAMPLES,
+        labels: bool = False,
     ) -> list[Parses]:
         """The trees of texts that are tokenised already.
 
         gold: trees for an encoder that needs them; None: those that the task of the model derives from the tokens.
         max_samples: maximum batch size.
+        labels: as for `parse`.
         """
-        samples = [([Token(word, 0, 0) for word in words],) for words in sentences]
+        samples = [(Tokenized.from_words(words),) for words in sentences]
+        return self._in_trees(samples, partial(self._parses, labels=labels), gold, max_samples)
 
-        def parses(indices: list[int], batch: Batch) -> list[Parses]:
-            beams = self.model.encode(batch.tokens, batch.lengths, batch.trees).beams
-            if beams is None:
-                raise self.no_trees()
-            return beams.parses([_words(samples[index][0]) for index in indices])
+    def label_tokens(
+        self,
+        sentences: Sequence[Sequence[str]],
+        gold: Sequence[Tree] | None = None,
+        max_samples: int = MAX_SAMPLES,
+    ) -> list[LabelledTree]:
+        """As `parse_tokens`, with the label of each constituent of the most probable tree alone, which is much cheaper
+        than all nodes of all trees. A classifier of pairs has no such labels."""
 
-        trees = self._gold_trees(samples) if gold is None else (lambda index: (gold[index],))
-        return self._in_batches(samples, parses, trees, max_samples)
+        def read(beams: Beams, texts: Sequence[Tokenized]) -> list[LabelledTree]:
+            return label_best(make_parses(beams, texts), beams, self.model, self.labels)
+
+        return self._in_trees([(Tokenized.from_words(words),) for words in sentences], read, gold, max_samples)
 
     def no_trees(self) -> ValueError:
         """The error for a request for trees from an encoder that builds none."""
@@ -254,17 +257,40 @@ class Pretrained(nn.Module, ModelHubMixin):
     def generate_model_card(self, *args: Any, name: str = "the path of this folder", **kwargs: Any) -> ModelCard:
         return make_card(self.config, self.results, name)
 
-    def _predictions(
-        self, samples: Sequence[tuple[list[Token], ...]], logits: Float[Tensor, "B L"]
-    ) -> list[Prediction]:
+    def _in_trees(
+        self,
+        samples: Sequence[tuple[Tokenized, ...]],
+        read: Callable[[Beams, Sequence[Tokenized]], list[T]],
+        gold: Sequence[Tree] | None = None,
+        max_samples: int = MAX_SAMPLES,
+    ) -> list[T]:
+        """What `read` returns for the beams of each text."""
+
+        def compute(indices: list[int], batch: Batch) -> list[T]:
+            beams = self.model.encode(batch.tokens, batch.lengths, batch.trees).beams
+            if beams is None:
+                raise self.no_trees()
+            return read(beams, [samples[index][0] for index in indices])
+
+        trees = self._gold_trees(samples) if gold is None else (lambda index: (gold[index],))
+        return self._in_batches(samples, compute, trees, max_samples)
+
+    def _parses(self, beams: Beams, texts: Sequence[Tokenized], labels: bool) -> list[Parses]:
+        found = make_parses(beams, texts)
+        if not labels:
+            return found
+        task = TASKS.get(self.config.task)
+        return label_nodes(found, texts, beams, self.model, self.labels, None if task is None else task.values)
+
+    def _predictions(self, samples: Sequence[tuple[Tokenized, ...]], logits: Float[Tensor, "B L"]) -> list[Prediction]:
         predictions = []
         for sides, row in zip(samples, self.model.probabilities(logits).tolist(), strict=True):
             probabilities = dict(zip(self.labels, row, strict=True))
-            strange = dict.fromkeys(word for side in sides for word in _words(side) if word not in self.vocabulary)
+            strange = dict.fromkeys(word for side in sides for word in side.words if word not in self.vocabulary)
             predictions.append(Prediction(max(self.labels, key=probabilities.__getitem__), probabilities, (*strange,)))
         return predictions
 
-    def _tokenized(self, texts: Sequence[Text]) -> list[tuple[list[Token], ...]]:
+    def _tokenized(self, texts: Sequence[Text]) -> list[tuple[Tokenized, ...]]:
         """The tokens of each text, or of both sides of each pair."""
         samples = []
         for text in _as_list(texts):
@@ -277,21 +303,21 @@ class Pretrained(nn.Module, ModelHubMixin):
             samples.append(tuple(self._tokens(side) for side in sides))
         return samples
 
-    def _tokens(self, text: str) -> list[Token]:
+    def _tokens(self, text: str) -> Tokenized:
         if not isinstance(text, str):
             raise ValueError(f"{_shortened(text)} is of type {type(text).__name__}: a text must be a string")
-        found = tokenizer_of(self.config, self.vocabulary, self.tokenizer).tokenize(text)
-        if not found:
+        found = Tokenized(text, tokenizer_of(self.config, self.vocabulary, self.tokenizer).tokenize(text))
+        if not found.tokens:
             raise ValueError(f"the text {_shortened(text)} is empty: it has nothing to encode")
         if self.vocabulary.closed:
-            strange = list(dict.fromkeys(word for word in _words(found) if word not in self.vocabulary))
+            strange = list(dict.fromkeys(word for word in found.words if word not in self.vocabulary))
             if strange:
                 known = self.vocabulary.words()[Vocabulary.SEP + 1 :]
                 others = f"; also unknown: {', '.join(map(repr, strange[1:6]))}" if strange[1:] else ""
                 raise ValueError(f"{_shortened(text)}: {unknown('token', strange[0], known)}{others}")
         return found
 
-    def _gold_trees(self, samples: Sequence[tuple[list[Token], ...]]) -> Callable[[int], tuple[Tree, ...]] | None:
+    def _gold_trees(self, samples: Sequence[tuple[Tokenized, ...]]) -> Callable[[int], tuple[Tree, ...]] | None:
         """The trees of each sample, as the task derives them; None unless the encoder needs them."""
         if not self.model.needs_trees:
             return None
@@ -300,11 +326,11 @@ class Pretrained(nn.Module, ModelHubMixin):
             name = self.config.encoder
             raise ValueError(f"{name} composes by gold trees, and there is no rule that gives those of new texts")
         gold = task.gold
-        return lambda index: tuple(gold(_words(side)) for side in samples[index])
+        return lambda index: tuple(gold(side.words) for side in samples[index])
 
     def _in_batches(
         self,
-        samples: Sequence[tuple[list[Token], ...]],
+        samples: Sequence[tuple[Tokenized, ...]],
         compute: Callable[[list[int], Batch], list[T]],
         trees: Callable[[int], tuple[Tree, ...]] | None,
         max_samples: int = MAX_SAMPLES,
@@ -313,7 +339,7 @@ class Pretrained(nn.Module, ModelHubMixin):
         if not samples:
             return []
         first, *second = (
-            Ragged.from_sequences(self.vocabulary.ids(_words(tokens)) for tokens in side)
+            Ragged.from_sequences(self.vocabulary.ids(text.words) for text in side)
             for side in zip(*samples, strict=True)
         )
         batches = Batches(first, second=second[0] if second else None, trees=trees)
@@ -350,42 +376,6 @@ def shipped() -> list[str]:
 
 def shipped_folder(name: str) -> Path:
     return _SHIPPED / name
-
-
-def _parses(beams: Beams, samples: Sequence[list[Token]]) -> list[Parses]:
-    """The parses of each text, with the offsets of its tokens."""
-    found = beams.parses([_words(tokens) for tokens in samples])
-    return [Parses(parses, _offsets(tokens)) for parses, tokens in zip(found, samples, strict=True)]
-
-
-def _constituents(beams: Beams, samples: Sequence[tuple[str, list[Token]]]) -> list[list[Constituent]]:
-    """All constituents of each text, by length and position."""
-    nodes = beams.nodes
-    states, spans, mask = nodes.states.cpu(), nodes.spans.tolist(), nodes.mask.tolist()
-    probabilities = beams.log_probs.exp().tolist()
-    result = []
-    for row, (text, tokens) in enumerate(samples):
-        found: dict[tuple[int, int], Constituent] = {}
-        for beam, probability in enumerate(probabilities[row]):
-            for node, (start, end) in enumerate(spans[row][beam]):
-                if not mask[row][beam][node]:
-                    continue
-                known = found.get((start, end))
-                if known is None:
-                    words = text[tokens[start].start : tokens[end - 1].end]
-                    found[start, end] = Constituent(start, end, words, min(probability, 1.0), states[row, beam, node])
-                else:
-                    found[start, end] = known._replace(probability=min(known.probability + probability, 1.0))
-        result.append(sorted(found.values(), key=lambda each: (each.end - each.start, each.start)))
-    return result
-
-
-def _words(tokens: Sequence[Token]) -> list[str]:
-    return [token.text for token in tokens]
-
-
-def _offsets(tokens: Sequence[Token]) -> list[tuple[int, int]]:
-    return [(token.start, token.end) for token in tokens]
 
 
 def _as_list(texts: Sequence[S]) -> list[S]:

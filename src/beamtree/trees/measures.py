@@ -1,7 +1,7 @@
 """What beams say beyond their best tree: how sure they are, and how far two models agree.
 
-Beams are different trees over the same leaves with their probabilities, as `Beams.distinct` gives them for a sentence;
-what `Pretrained.parse` gives, with the merges behind them, will do as well.
+Beams are different trees over the same leaves with their probabilities: what `Beams.distinct` returns for a sentence,
+or the `Parses` that `Pretrained.parse` returns.
 """
 
 import math
@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 
 from beamtree.trees.bracketing import Bracketing
+from beamtree.trees.parses import Parse
 from beamtree.trees.scores import COUNTED, Counted, Counts, Gold, Mean, check_size, constituents, score
 from beamtree.trees.tree import Tree
 from beamtree.utils.checks import check_choice
 
-Weighted = Sequence[tuple[Tree, float] | tuple[Tree, float, tuple[tuple[int, int], ...]]]
+Weighted = Sequence[tuple[Tree, float] | Parse]
 
 
 def entropy(probabilities: Iterable[float]) -> float:

@@ -1,9 +1,30 @@
 """Parses: trees with their probabilities."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from beamtree.trees.tree import Tree
+
+
+class Node(NamedTuple):
+    """A constituent of a tree, and what the model says of it."""
+
+    start: int  # first token
+    end: int  # after its last token
+    label: str | None = None  # of the model's classifier for the node's state; None for models of pairs
+    probabilities: Mapping[str, float] = {}  # of all labels; empty without a label
+    score: float | None = None  # of the merge that made it; None for leaves and for encoders without scores
+    step_probability: float | None = None  # of this merge among all that were possible at its step
+    expected: str | None = None  # the label that the task assigns to it, as the value of a list; None if unknown
+
+    @property
+    def span(self) -> tuple[int, int]:
+        return self.start, self.end
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the task assigns another label to it."""
+        return self.expected is not None and self.label is not None and self.label != self.expected
 
 
 class Parse(NamedTuple):
@@ -12,6 +33,7 @@ class Parse(NamedTuple):
     tree: Tree
     probability: float  # total of all beams that found it, in any merge order
     merges: tuple[tuple[int, int], ...]  # [start, end) of its constituents, in the merge order of the best beam
+    nodes: tuple[Node, ...] = ()  # with labels: of the best beam, first the leaves, then the merges in their order
 
 
 class Parses(list[Parse]):

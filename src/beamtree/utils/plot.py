@@ -1,14 +1,13 @@
-"""Plots with matplotlib, an optional package: one palette for all, and errors before the work that is plotted."""
+"""Plots with matplotlib, an optional package, in the colours of `palette`. Errors come before the work."""
 
 import importlib
 from pathlib import Path
 from typing import Any
 
 from beamtree.utils.extras import require
+from beamtree.utils.palette import SERIES
 
 ENDINGS = (".png", ".svg", ".pdf")
-# Okabe and Ito's palette for colour-blind readers, without yellow, which is too pale. Markers differ too.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "os^Dv*X"
 
 
@@ -30,7 +29,7 @@ def make_figure(width: int, height: int, title: str) -> Any:
 
 def style(index: int) -> dict[str, str]:
     """Colour and marker of the line of this index."""
-    return {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
+    return {"color": SERIES[index % len(SERIES)], "marker": MARKERS[index % len(MARKERS)]}
 
 
 def save_figure(figure: Any, file: Path) -> None:

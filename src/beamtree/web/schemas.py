@@ -15,12 +15,24 @@ class ParseRequest(BaseModel):
     second: str | None = Field(None, description="The second text, for a model of pairs; without it there is no label.")
 
 
+class ConstituentDocument(BaseModel):
+    """A constituent of a tree: the tokens from `start` to before `end`."""
+
+    start: int
+    end: int
+    label: str | None = Field(description="What the classifier says of its state; null for models of pairs.")
+    probabilities: list[float] | None = Field(description="Of the document's labels, in their order.")
+    score: float | None = Field(description="Of the merge that made it; null if the encoder does not score merges.")
+    step_probability: float | None = Field(description="Of this merge among all that were possible at its step.")
+    expected: str | None = Field(description="The label that the task assigns to it; null if there is no rule.")
+
+
 class Beam(BaseModel):
-    """A tree; beams that reached the same one are together."""
+    """A tree. Beams that found the same tree are combined."""
 
     probability: float
     tree: str = Field(description="With brackets; -LRB- and -RRB- stand for ( and ).", examples=["((a b) c)"])
-    merges: list[list[int]] = Field(description="Constituents [start, end) in the order in which they were made.")
+    constituents: list[ConstituentDocument] = Field(description="The leaves, then the merges in merge order.")
 
 
 class SideDocument(BaseModel):
@@ -28,6 +40,7 @@ class SideDocument(BaseModel):
 
     text: str
     tokens: list[str]
+    offsets: list[list[int]] | None = Field(description="The characters [start, end) of each token in the text.")
     beams: list[Beam] = Field(description="Best first.")
     chart: list[list[float]] = Field(description="[start, end, probability] of every constituent of any beam.")
 
@@ -40,6 +53,8 @@ class Document(BaseModel):
     label: str | None
     probabilities: dict[str, float] = Field(description="Of all labels.")
     unknown: list[str] = Field(description="Words that the model does not know: it reads them all as one.")
+    labels: list[str] = Field(description="All labels of the model, in order.")
+    label_styles: list[str | None] = Field(description="Names of colours in /palette.css; null: shown as text only.")
     sides: list[SideDocument]
 
 

@@ -1,0 +1,186 @@
+"""What a model says of texts, from the tensors of a batch: labels, parses, constituents, and labels of constituents."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from beamtree.data.samples import Span
+from beamtree.data.split import ConstituentLabels
+from beamtree.data.tokenizers import Token
+from beamtree.models.heads import Model, TextClassifier
+from beamtree.nn.beams import Beams
+from beamtree.nn.encoders.base import Encoder
+from beamtree.trees.parses import Node, Parse, Parses
+
+
+class Prediction(NamedTuple):
+    """The label of a text, or of a pair of texts."""
+
+    label: str
+    probabilities: dict[str, float]  # of all labels
+    unknown: tuple[str, ...] = ()  # words that are not in the vocabulary; all are encoded as one unknown word
+
+
+class Constituent(NamedTuple):
+    """A constituent of a text in at least one of its trees."""
+
+    start: int  # first token
+    end: int  # after its last token
+    text: str  # as it stands in the text that was given
+    probability: float  # total of all beams that contain it
+    vector: Float[Tensor, "D"]  # in the most probable of these beams
+
+
+class Reading(NamedTuple):
+    """Everything a model says about a text, or a pair of texts."""
+
+    prediction: Prediction
+    parses: tuple[Parses, ...]  # one, or one for each side of a pair; empty if the encoder builds no trees
+    vectors: Float[Tensor, "sides D"]
+
+
+class LabelledTree(NamedTuple):
+    """The parses of a text, and the label of each constituent of the most probable one."""
+
+    parses: Parses
+    labels: dict[Span, str] | None  # None for models of pairs
+
+
+class Tokenized(NamedTuple):
+    """A text and its tokens. The text is None if only the tokens are known; they have no offsets then."""
+
+    text: str | None
+    tokens: list[Token]
+
+    @classmethod
+    def from_words(cls, words: Sequence[str]) -> "Tokenized":
+        return cls(None, [Token(word, 0, 0) for word in words])
+
+    @property
+    def words(self) -> list[str]:
+        """The tokens as the vocabulary has them."""
+        return [token.text for token in self.tokens]
+
+    @property
+    def leaves(self) -> list[str]:
+        """The tokens as the text has them: "The" where the token is "the"."""
+        if self.text is None:
+            return self.words
+        written = (self.text[token.start : token.end] for token in self.tokens)
+        # A tokenizer may also replace characters: then its own token is shown.
+        return [
+            token.text if token.text.lower() != original.lower() else original
+            for token, original in zip(self.tokens, written, strict=True)
+        ]
+
+    @property
+    def offsets(self) -> list[tuple[int, int]] | None:
+        return None if self.text is None else [(token.start, token.end) for token in self.tokens]
+
+
+def make_parses(beams: Beams, texts: Sequence[Tokenized]) -> list[Parses]:
+    """The parses of each text, with the offsets of its tokens."""
+    found = beams.parses([text.leaves for text in texts])
+    return [Parses(parses, text.offsets) for parses, text in zip(found, texts, strict=True)]
+
+
+def label_nodes(
+    parses: Sequence[Parses],
+    texts: Sequence[Tokenized],
+    beams: Beams,
+    model: Model,
+    labels: Sequence[str],
+    values: ConstituentLabels | None,
+) -> list[Parses]:
+    """The parses with their nodes: label, probabilities and merge score of every constituent.
+
+    labels: the names of the classes.
+    values: the labels that the task assigns to the constituents of a text, if it has such a rule.
+    """
+    nodes = NodeReader(beams, model, labels)
+    spans = beams.chart.spans.tolist()
+    result = []
+    for row, (found, text) in enumerate(zip(parses, texts, strict=True)):
+        expected = {} if values is None else values(text.words)
+        labelled = []
+        for parse in found:
+            read = partial(nodes.read, expected, row, _beam_of(parse, spans[row]))
+            leaves = [read(place, (place, place + 1)) for place in range(len(text.tokens))]
+            merged = [read(nodes.leaves + step, span) for step, span in enumerate(parse.merges)]
+            labelled.append(parse._replace(nodes=(*leaves, *merged)))
+        result.append(Parses(labelled, found.offsets))
+    return result
+
+
+def label_best(parses: Sequence[Parses], beams: Beams, model: Model, labels: Sequence[str]) -> list[LabelledTree]:
+    """The parses with the labels of the most probable tree of each text. labels: the names of the classes."""
+    if not isinstance(model, TextClassifier):
+        return [LabelledTree(found, None) for found in parses]
+    all_spans = beams.chart.spans.tolist()
+    best = [_beam_of(found[0], spans) for found, spans in zip(parses, all_spans, strict=True)]
+    rows = torch.arange(len(best), device=beams.lengths.device)
+    states, spans, mask = (field[rows, best] for field in beams.nodes)  # (B, 2N−1, …)
+    predictions = model.predictions(model.head(states.flatten(0, 1))).view_as(mask)
+    result = []
+    for found, exists, nodes, said in zip(parses, mask, spans, predictions, strict=True):
+        pairs = zip(nodes[exists].tolist(), said[exists].tolist(), strict=True)
+        result.append(LabelledTree(found, {(start, end): labels[label] for (start, end), label in pairs}))
+    return result
+
+
+class NodeReader:
+    """Labels and scores of the nodes of a batch. Each beam has first its leaves, then its merges."""
+
+    def __init__(self, beams: Beams, model: Model, labels: Sequence[str]) -> None:
+        self.labels, self.leaves = labels, beams.chart.nodes.shape[2] + 1
+        self.probabilities: list[list[list[list[float]]]] | None = None  # [B][K][2N−1][C]
+        if isinstance(model, TextClassifier):  # a classifier of pairs reads two states
+            nodes = beams.nodes
+            logits = model.head(nodes.states.flatten(0, 2))
+            self.probabilities = model.probabilities(logits).view(*nodes.mask.shape, -1).tolist()
+        scored = model.encoder.merge_scores(beams) if isinstance(model.encoder, Encoder) else None
+        self.scores = None if scored is None else torch.stack((scored.scores, scored.log_probs.exp()), -1).tolist()
+
+    def read(self, expected: Mapping[Span, str], row: int, beam: int, place: int, span: Span) -> Node:
+        """The node at this place of a beam."""
+        said: dict[str, float] = {}
+        if self.probabilities is not None:
+            said = dict(zip(self.labels, self.probabilities[row][beam][place], strict=True))
+        score = probability = None
+        if self.scores is not None and place >= self.leaves:
+            score, probability = self.scores[row][beam][place - self.leaves]
+        label = max(said, key=said.__getitem__) if said else None
+        return Node(*span, label, said, score, probability, expected.get(span))
+
+
+def make_constituents(beams: Beams, texts: Sequence[Tokenized]) -> list[list[Constituent]]:
+    """All constituents of each text, by length and position."""
+    nodes = beams.nodes
+    states, spans, mask = nodes.states.cpu(), nodes.spans.tolist(), nodes.mask.tolist()
+    probabilities = beams.log_probs.exp().tolist()
+    result = []
+    for row, (text, tokens) in enumerate(texts):
+        assert text is not None
+        found: dict[tuple[int, int], Constituent] = {}
+        for beam, probability in enumerate(probabilities[row]):
+            for node, (start, end) in enumerate(spans[row][beam]):
+                if not mask[row][beam][node]:
+                    continue
+                known = found.get((start, end))
+                if known is None:
+                    words = text[tokens[start].start : tokens[end - 1].end]
+                    found[start, end] = Constituent(start, end, words, min(probability, 1.0), states[row, beam, node])
+                else:
+                    found[start, end] = known._replace(probability=min(known.probability + probability, 1.0))
+        result.append(sorted(found.values(), key=lambda each: (each.end - each.start, each.start)))
+    return result
+
+
+def _beam_of(parse: Parse, spans: Sequence[Sequence[Sequence[int]]]) -> int:
+    """The best beam with these merges; beams are sorted, best first."""
+    merges = [list(span) for span in parse.merges]
+    return next(beam for beam, made in enumerate(spans) if made[: len(merges)] == merges)
