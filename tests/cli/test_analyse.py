@@ -72,13 +72,27 @@ def test_every_test_that_can_be_made_is_analysed_and_the_others_are_named():
     assert "missing: 200-300" in printed("seed0")
 
 
+def test_the_accuracy_of_the_labels_of_lists_is_shown_by_height_and_by_length():
+    report = json.loads(printed("seed0", "--split", "near-iid", "--json"))
+    found = report["splits"]["near-iid"]["rows"]["seed0"]["constituents"]
+    assert found["expected"] == 2
+    assert [each["height"] for each in found["by_height"]] == [1]
+    shown = printed("seed0", "--split", "near-iid")
+    assert "accuracy by constituent" in shown
+    assert cells(shown, "seed0")[2][0] == "2"
+    for kind in ("height", "length"):
+        assert f"accuracy by {kind} of the constituent" in shown
+    assert any(line.split()[:2] == ["4–7", "2"] for line in shown.splitlines())
+
+
 def test_the_table_has_models_baselines_gold_and_oracle():
     report = json.loads(printed("seed0", "--split", "near-iid", "--json"))
     rows = report["splits"]["near-iid"]["rows"]
     assert list(rows) == ["seed0", *BASELINES, "oracle", "gold"]
     shown = printed("seed0", "--split", "near-iid")
     for name in ("seed0", *BASELINES):
-        against_trees, against_lists = cells(shown, name)
+        against_trees, against_lists, *labelled = cells(shown, name)
+        assert bool(labelled) == (name == "seed0")  # baselines have no labels
         for found, row in ((against_trees, rows[name]["against_trees"]), (against_lists, rows[name]["against_lists"])):
             expected = [row["merged"]["f1"], row["merged"]["sentence_f1"]]
             expected += [row["nontrivial"]["f1"], row["nontrivial"]["sentence_f1"], row["exact_match"]]

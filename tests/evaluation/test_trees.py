@@ -194,3 +194,30 @@ def test_long_sentences_are_no_trouble(models):
     found = analysis.analyse({"model": models["seed 0"]}, samples([text]))
     assert found.rows["left"].depth.value == 301
     assert len(uniform(text.split(), 0)) == 302
+
+
+def test_labels_of_constituents_are_compared_with_the_values_of_lists(models):
+    data = samples()
+    split = Split.from_samples(data, data.label_names, listops.gold_tree, listops.values)
+    found = analysis.analyse(models, split)
+    for name, model in models.items():
+        expected = right = held = 0
+        for text in EXPRESSIONS:
+            best = model.parse(text, labels=True)[0]
+            said = {node.span: node.label for node in best.nodes}
+            for span, value in listops.values(text.split()).items():
+                expected += 1
+                held += span in said
+                right += said.get(span) == value
+        total = found.rows[name].constituents.total
+        assert (total.expected, total.found, total.correct) == (expected, held, right)
+        assert expected == 7
+    assert found.rows["gold"].constituents.total.expected == 0
+    assert found.to_dict()["rows"]["seed 0"]["constituents"]["by_height"][0]["height"] == 1
+
+
+def test_pairs_have_no_labels_of_constituents():
+    task = TASKS["logic"]
+    rows = [Sample(("a",), task.labels[0], ("(", "not", "b", ")"))]
+    found = analysis.analyse({"one": make(task="logic")}, Split.from_samples(rows, task.labels, logic.gold_tree))
+    assert found.to_dict()["rows"]["one"]["constituents"] is None

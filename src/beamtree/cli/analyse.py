@@ -1,4 +1,4 @@
-"""`beamtree analyse`: compares the trees of models with gold trees, with baselines, and with each other."""
+"""`beamtree analyse`: the trees of models against gold trees, baselines and each other, and where labels are wrong."""
 
 # ruff: noqa: B006 (typer takes the default of a repeatable option as a list, which is never modified)
 
@@ -39,12 +39,13 @@ def analyse_command(
     device: evaluate.DeviceOption = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Compare the trees of models with gold trees, baselines, and each other.
+    """Compare the trees of models with gold trees, baselines, and each other; find where their labels are wrong.
 
     F1 is that of unlabelled spans of at least two tokens, in per cent; nontrivial spans exclude the whole text. It is
     that of the most probable tree of each text; "expected F1" is the mean over the beams, weighted by their
-    probabilities. The entropy of the beams is in nats. Without --data and --split, the test splits of the first model's
-    task are used. docs/trees.md has the definitions.
+    probabilities. The entropy of the beams is in nats. Where the data has labels for constituents, as SST for phrases
+    and ListOps for lists, those of the model's tree are compared with them, by height and by length. Without --data and
+    --split, the test splits of the first model's task are used. docs/trees.md has the definitions.
     """
     require("train", "beamtree analyse")
     if limit is not None:
@@ -108,6 +109,13 @@ def _print(report: dict[str, Any]) -> None:
         if any(row["against_lists"] for row in rows.values()):
             typer.echo("\nagainst the lists alone, of which a tree may join the parts in any order")
             _print_lists({name: row for name, row in rows.items() if name != "gold"})
+        labelled = {name: row["constituents"] for name, row in rows.items() if row["constituents"]}
+        if labelled:
+            typer.echo("\naccuracy by constituent: the classifier's label of each constituent of the model's tree")
+            _print_constituents(labelled)
+            for key, kind in (("by_height", "height"), ("by_length", "length")):
+                typer.echo(f"\naccuracy by {kind} of the constituent (share of them that the tree has)")
+                _print_bins(kind, {name: row[key] for name, row in labelled.items()})
         if found["agreement"]:
             typer.echo("\nagreement between models")
             _print_agreement(found)
@@ -135,6 +143,28 @@ def _print_lists(rows: dict[str, Any]) -> None:
     for name, row in rows.items():
         shown = "oracle: the best a binary tree can do" if name == "oracle" else name
         table.add_row(shown, *_scores(row["against_lists"]), _percent(row["against_lists"]["merged"]["recall"]))
+    print_table(table)
+
+
+def _print_constituents(rows: dict[str, Any]) -> None:
+    table = make_table("model", "labelled", "in the tree", "accuracy", left=("model",))
+    for name, row in rows.items():
+        table.add_row(name, f"{row['expected']:,}", _percent(row["recall"]), _percent(row["accuracy"]))
+    print_table(table)
+
+
+def _print_bins(kind: str, rows: dict[str, list[dict[str, Any]]]) -> None:
+    """Print one row per height or range of lengths, and one column per model."""
+
+    def bounds(tally: dict[str, Any]) -> tuple[int, int]:
+        return (tally[kind], tally[kind]) if kind in tally else (tally["first"], tally["last"])
+
+    table = make_table(kind, "labelled", *rows)
+    cells = {name: {bounds(tally): tally for tally in tallies} for name, tallies in rows.items()}
+    for first, last in next(iter(cells.values())):
+        found = [column[first, last] for column in cells.values()]
+        shown = (f"{_percent(tally['accuracy'])} ({_percent(tally['recall'])})" for tally in found)
+        table.add_row(str(first) if first == last else f"{first}–{last}", f"{found[0]['expected']:,}", *shown)
     print_table(table)
 
 

@@ -1,7 +1,9 @@
-"""The trees that trained models read in data: against gold trees and baselines, and against each other.
+"""The trees of trained models on data: against gold trees and baselines, against each other, and the accuracy of the
+labels of their constituents.
 
     found = analyse({"seed 0": beamtree.load("runs/0"), "seed 1": beamtree.load("runs/1")}, load("listops", "near-iid"))
     found.rows["seed 0"].against_trees.sentence_f1()
+    found.rows["seed 0"].constituents.by_height[2].accuracy
     found.agreement[("seed 0", "seed 1")].f1
 
 The data is read in chunks, and nothing of a chunk is kept but sums.
@@ -13,9 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from beamtree.data.samples import Span
 from beamtree.data.split import Split
 from beamtree.evaluation import Progress
+from beamtree.evaluation.constituents import ConstituentAccuracy
 from beamtree.models.pretrained import MAX_SAMPLES, Pretrained
+from beamtree.models.readings import LabelledTree
 from beamtree.trees.baselines import BASELINES
 from beamtree.trees.bracketing import Bracketing
 from beamtree.trees.measures import Weighted, entropy, expected_f1
@@ -34,6 +39,7 @@ class Sentence(NamedTuple):
     tokens: tuple[str, ...]
     tree: Tree | None  # the gold one
     lists: Bracketing | None  # of a formal language: its brackets alone, whatever is inside them
+    labels: Mapping[Span, str] | None = None  # of constituents, where the data or the task has them
 
 
 class ModelTrees:
@@ -42,8 +48,10 @@ class ModelTrees:
     def __init__(self) -> None:
         self.depth, self.entropy, self.expected_f1 = Mean(), Mean(), Mean()
         self.against_trees, self.against_lists = Scores(), Scores()
+        self.constituents = ConstituentAccuracy()
 
-    def add(self, beams: Weighted, sentence: Sentence) -> None:
+    def add(self, beams: Weighted, sentence: Sentence, labels: Mapping[Span, str] | None = None) -> None:
+        """labels: what the model says of each constituent of its most probable tree."""
         best = beams[0][0]
         self.depth.add(best.height)
         self.entropy.add(entropy(beam[1] for beam in beams))
@@ -52,15 +60,18 @@ class ModelTrees:
             self.expected_f1.add(expected_f1(beams, sentence.tree))
         if sentence.lists is not None:
             self.against_lists.add(best, sentence.lists)
+        if sentence.labels is not None and labels is not None:
+            self.constituents.add(labels, sentence.labels)
 
     def to_dict(self) -> dict[str, Any]:
-        """In JSON's types; None for what there is not."""
+        """In types of JSON; None for what is not known."""
         return {
             "depth": _known(self.depth.value),
             "entropy": _known(self.entropy.value),
             "expected_f1": _known(self.expected_f1.value),
             "against_trees": _record(self.against_trees),
             "against_lists": _record(self.against_lists),
+            "constituents": self.constituents.to_dict() if self.constituents.total.expected else None,
         }
 
 
@@ -92,8 +103,10 @@ class Analysis:
         self.rows = {name: ModelTrees() for name in (*models, *BASELINES, ORACLE, GOLD)}
         self.agreement = {pair: Agreement() for pair in combinations(models, 2)}
 
-    def add(self, sentence: Sentence, beams: Mapping[str, Weighted], generator: np.random.Generator) -> None:
+    def add(self, sentence: Sentence, trees: Mapping[str, LabelledTree], generator: np.random.Generator) -> None:
+        """Add a sentence with the trees of each model."""
         self.sentences += 1
+        beams: dict[str, Weighted] = {name: each.parses for name, each in trees.items()}
         found = dict(beams)
         for name, baseline in BASELINES.items():
             found[name] = [(baseline(sentence.tokens, generator), 1.0)]
@@ -102,12 +115,12 @@ class Analysis:
         if sentence.lists is not None:
             found[ORACLE] = [(sentence.lists.binarised(), 1.0)]
         for name, each in found.items():
-            self.rows[name].add(each, sentence)
+            self.rows[name].add(each, sentence, trees[name].labels if name in trees else None)
         for (first, second), pair in self.agreement.items():
             pair.add(beams[first], beams[second])
 
     def to_dict(self) -> dict[str, Any]:
-        """In JSON's types. The mean agreement is that over all pairs of models."""
+        """In types of JSON. The mean agreement is that over all pairs of models."""
         pairs = [{"models": list(names), **pair.to_dict()} for names, pair in self.agreement.items()]
         rows = {name: row.to_dict() for name, row in self.rows.items() if row.depth.number}
         mean = {key: _mean([pair[key] for pair in pairs]) for key in Agreement().to_dict()} if pairs else None
@@ -144,7 +157,7 @@ def analyse(
         chunk = [each for index in range(start, min(start + _CHUNK, total)) for each in sentences(split, index)]
         found = {name: parse_sentences(model, chunk, max_samples) for name, model in models.items()}
         for place, sentence in enumerate(chunk):
-            analysis.add(sentence, {name: beams[place] for name, beams in found.items()}, generator)
+            analysis.add(sentence, {name: trees[place] for name, trees in found.items()}, generator)
     if progress is not None:
         progress(total, total)
     return analysis
@@ -156,19 +169,20 @@ def sentences(split: Split, index: int) -> Iterator[Sentence]:
     sides = [(sample.tokens, sample.tree)]
     if sample.second is not None:
         sides.append((sample.second, split.second_tree(index)))
+    labels = None if sample.second is not None else split.constituent_labels(index)
     for tokens, tree in sides:
-        yield Sentence(tokens, tree, None if split.gold is None else Bracketing.from_tokens(tokens))
+        yield Sentence(tokens, tree, None if split.gold is None else Bracketing.from_tokens(tokens), labels)
 
 
-def parse_sentences(model: Pretrained, chunk: Sequence[Sentence], max_samples: int = MAX_SAMPLES) -> Sequence[Weighted]:
-    """The beams of each sentence, the most probable tree first, over the tokens as the data has them."""
+def parse_sentences(model: Pretrained, chunk: Sequence[Sentence], max_samples: int = MAX_SAMPLES) -> list[LabelledTree]:
+    """The trees of each sentence, most probable first, over the tokens as the data has them."""
     gold = None
     if model.model.needs_trees:
         gold = [sentence.tree for sentence in chunk if sentence.tree is not None]
         if len(gold) < len(chunk):
             name = model.config.encoder
             raise ValueError(f"{name} composes by gold trees, and the data has none")
-    return model.parse_tokens([sentence.tokens for sentence in chunk], gold, max_samples)
+    return model.label_tokens([sentence.tokens for sentence in chunk], gold, max_samples)
 
 
 def _record(scores: Scores) -> dict[str, Any] | None:
