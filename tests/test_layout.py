@@ -20,6 +20,7 @@ INSIDE_NN = (
     "topk",
     "engine",
     "beams",
+    "merge_scores",
     "description",
     "operator",
     "encoders",

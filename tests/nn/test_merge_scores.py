@@ -1,5 +1,7 @@
 """The scores of merges, against the scores of whole beams and against a plain walk through the steps."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -67,7 +69,7 @@ def test_the_pairs_of_each_step_are_the_neighbours_of_the_sequence(length, rando
             for left, right, born, gone in zip(pairs.left, pairs.right, pairs.born, pairs.gone, strict=True)
             if born <= step < gone
         }
-        assert present == set(zip(rows, rows[1:], strict=False))
+        assert present == set(pairwise(rows))
         rows[action : action + 2] = [node]
 
 
