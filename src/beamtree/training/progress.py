@@ -112,8 +112,9 @@ class Forecast:
             return None
         self.done = True
         epoch = self._total * elapsed / (self._seen - 1)
-        all_epochs = _rounded(epoch * self._max_epochs)
-        text = f"an epoch takes about {_rounded(epoch)} here, {self._max_epochs} epochs {all_epochs} at most"
+        text = f"an epoch takes about {_rounded(epoch)} here"
+        if self._max_epochs > 1:
+            text += f", {self._max_epochs} epochs {_rounded(epoch * self._max_epochs)} at most"
         if epoch < self.SHORT:
             return None
         if self._device == "cpu" and epoch > self.LONG and self._smaller is not None:
