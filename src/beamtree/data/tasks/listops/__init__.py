@@ -5,11 +5,12 @@ and `read` and `write` handle the original files. How the presets follow the pap
 `beamtree.data.tasks.listops.splits`.
 """
 
-from beamtree.data.tasks.listops.expressions import TOKENS, depth, evaluate, gold_tree, to_brackets, values
+from beamtree.data.tasks.listops.expressions import OPERATORS, TOKENS, depth, evaluate, gold_tree, to_brackets, values
 from beamtree.data.tasks.listops.files import FileFormat, parse, read, write
 from beamtree.data.tasks.listops.splits import PRESETS, Example, Spec, generate, generate_parts, preset
 
 __all__ = [
+    "OPERATORS",
     "PRESETS",
     "TOKENS",
     "Example",
