@@ -1,8 +1,9 @@
 """Takes the README's pictures of the terminal and the page from the real thing: `python docs/screenshots.py [MODEL …]`.
 
-It serves the models (all shipped ones by default), opens the page in Chromium and writes docs/page.png,
-docs/page-phone.png, and docs/page-compare.png where two of the models read ListOps; and docs/parse.png, which is what
-`beamtree parse` prints. It needs the extra "web", Playwright and a browser; `make test-web` installs all three.
+It serves the models (all shipped ones by default), opens the page in Chromium and writes docs/page.png (a sentence if a
+model reads sentiment, else an expression), docs/page-phone.png, and docs/page-compare.png where two of the models read
+ListOps; and docs/parse.png, which is what `beamtree parse` prints. It needs the extra "web", Playwright and a browser;
+`make test-web` installs all three.
 """
 
 import shlex
@@ -21,6 +22,7 @@ sys.path.insert(0, str(DOCS.parent / "tests"))
 from web import browser, toy_models  # noqa: E402 (they lie beside the tests)
 
 EXPRESSION = "[MAX 2 9 [MIN 4 7 ] 0 ]"
+SENTENCE = "the film is not as good as the book it was made from"
 TERMINAL = """<style>
 body { margin: 0; display: inline-block; background: #1d2125; color: #e8e8e8; }
 pre { margin: 0; padding: 1rem 2rem 1rem 1rem; font: 14px/1.35 "DejaVu Sans Mono", monospace; }
@@ -34,7 +36,7 @@ def opened(chromium: Browser, address: str, width: int, height: int, scheme: str
         viewport={"width": width, "height": height}, device_scale_factor=2, color_scheme=scheme, reduced_motion="reduce"
     )
     page.goto(f"{address}/#{urlencode(view)}")
-    page.wait_for_selector("#panels:not([aria-busy]) svg.tree")
+    page.wait_for_selector("body.shown #stage:not([aria-busy]) svg.tree .constituent")
     return page
 
 
@@ -70,15 +72,15 @@ def main(models: list[str]) -> None:
             if not known:
                 raise SystemExit("the pictures show an expression of ListOps, and none of the models reads those")
             take_terminal(chromium, known[0])
-            page = opened(chromium, address, 1200, 1340, "light", model=known[0], text=EXPRESSION)
-            page.locator("svg.chart .constituent").first.hover()
+            sentiment = [model["name"] for model in told if model["task"].startswith("sst")]
+            view = {"model": sentiment[0], "text": SENTENCE} if sentiment else {"model": known[0], "text": EXPRESSION}
+            page = opened(chromium, address, 1280, 800, "light", **view)
+            page.locator(".constituent:not(.token)").nth(1).hover()
             take(page, "page.png")
-            take(
-                opened(chromium, address, 390, 844, "dark", model=known[0], text=EXPRESSION, step="4"), "page-phone.png"
-            )
+            take(opened(chromium, address, 375, 800, "dark", model=known[0], text=EXPRESSION), "page-phone.png")
             if len(known) > 1:
                 view = {"model": known[0], "compare": known[1], "text": EXPRESSION}
-                take(opened(chromium, address, 1400, 1320, "light", **view), "page-compare.png")
+                take(opened(chromium, address, 1280, 800, "light", **view), "page-compare.png")
             chromium.close()
     finally:
         process.send_signal(signal.SIGINT)

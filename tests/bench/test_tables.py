@@ -9,7 +9,7 @@ from beamtree.bench import tables as bench_tables
 from beamtree.bench.measure import Case, Result
 from beamtree.bench.tables import TABLES, Published, cases, likely_seconds, records, run
 from beamtree.nn.encoders import encoders
-from beamtree.utils import plot
+from beamtree.utils import palette, plot
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_a_plot_leaves_out_what_was_not_measured(tmp_path):
         assert file.stat().st_size > 1000
     bench_plot.draw(results[4:5], tmp_path / "empty.svg")  # nothing measured at all
     picture = (tmp_path / "curve.svg").read_text()
-    assert all(colour.lower() in picture for colour in plot.COLOURS[:2])
+    assert all(colour.lower() in picture for colour in palette.SERIES[:2])
 
 
 def test_a_plot_that_cannot_be_written_is_told_in_a_line(tmp_path):

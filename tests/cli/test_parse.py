@@ -1,8 +1,10 @@
 """`beamtree parse`, with a small model that has learned nothing."""
 
+import importlib.util
 import json
 import os
 import pty
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +16,7 @@ from typer.testing import CliRunner
 
 import beamtree
 from beamtree import Tree, cli
-from beamtree.cli import parse
+from beamtree.cli import parse, parse_outputs
 from beamtree.data import TASKS, Vocabulary
 from beamtree.models import answers as models_answers
 from beamtree.models.answers import answers, as_json
@@ -23,7 +25,10 @@ from beamtree.models.config import make_config
 from beamtree.models.pretrained import Pretrained, load
 from beamtree.runs import recipes
 from beamtree.runs.settings import Settings
-from beamtree.trees.drawing import penn_tree, text_tree
+from beamtree.trees.drawing import penn_tree, rich_beams, text_tree
+from beamtree.trees.drawing.layout import ORIENTATIONS
+from beamtree.trees.drawing.svg import FONTS
+from beamtree.utils.palette import THEMES
 
 EXPRESSION = "[MAX 2 9 [MIN 4 7 ] 0 ]"
 
@@ -60,36 +65,87 @@ def documents(*arguments, **settings):
     return [json.loads(line) for line in printed(*arguments, "--json", **settings).splitlines()]
 
 
-def printed(*arguments, **settings):
+def printed(*arguments, wrote=(), **settings):
+    """Standard output, if the command succeeds, and names exactly these files as written."""
     result = invoke(*arguments, **settings)
     assert result.exit_code == 0, result.stderr
-    assert result.stderr == ""
+    assert result.stderr.splitlines() == [f"wrote {file}" for file in wrote]
     return result.stdout
 
 
-def test_the_label_is_shown_and_each_tree_behind_its_probability():
+def test_each_tree_is_drawn_under_its_probability_with_its_labels():
     model = load("run")
-    (said,), parses = model.predict([EXPRESSION]), model.parse(EXPRESSION)
+    (said,), parses = model.predict([EXPRESSION]), model.parse(EXPRESSION, labels=True)
     lines = printed("run", EXPRESSION).rstrip("\n").split("\n")
     assert lines[:3] == [EXPRESSION, f"label {said.label}, probability {said.probabilities[said.label]:.3f}", ""]
-    assert lines[3:] == [f"{parse.probability:.3f}  {parse.tree}" for parse in parses]
+    assert "\n".join(lines[3:]) == rich_beams(parses, width=80).plain
     assert len(parses) > 1
+    assert any(node.is_wrong for node in parses[0].nodes)  # it has learned nothing
+    assert "≠" in "\n".join(lines)
 
 
-def test_trees_are_drawn_in_plain_characters():
-    parses = load("run").parse(EXPRESSION)
-    label, *blocks = printed("run", EXPRESSION, "--ascii").rstrip("\n").split("\n\n")
-    assert label.split("\n")[1].startswith("label ")
-    for (tree, probability, _), block in zip(parses, blocks, strict=True):
-        first, drawing = block.split("\n", 1)
-        assert first == f"tree, probability {probability:.3f}"
-        assert drawing == text_tree(tree, ascii=True)
-        assert drawing.isascii()
+def test_brackets_are_printed_behind_the_probability():
+    model = load("run")
+    parses = model.parse(EXPRESSION)
+    lines = printed("run", EXPRESSION, "--brackets").rstrip("\n").split("\n")
+    assert lines[1].startswith("label ")
+    assert lines[3:] == [f"{parse.probability:.3f}  {parse.tree}" for parse in parses]
+
+
+def test_trees_are_drawn_with_ascii_characters():
+    parses = load("run").parse(EXPRESSION, labels=True)
+    shown = printed("run", EXPRESSION, "--ascii")
+    assert shown.isascii()
+    assert shown.rstrip("\n").split("\n\n", 1)[1] == rich_beams(parses, width=80, ascii=True).plain
+
+
+def test_a_tree_that_is_wider_than_the_terminal_is_drawn_with_one_token_per_line():
+    (best, *_) = load("run").parse(EXPRESSION, labels=True)
+    narrow = printed("run", EXPRESSION, "--top", "1", env={"COLUMNS": "20"})
+    assert narrow.rstrip("\n").split("\n")[4:] == text_tree(best.tree, best.nodes).split("\n")
+    wide = printed("run", EXPRESSION, "--top", "1", "--orientation", "horizontal")
+    assert wide == narrow
+    vertical = printed("run", EXPRESSION, "--top", "1", "--orientation", "vertical", env={"COLUMNS": "20"})
+    assert vertical == printed("run", EXPRESSION, "--top", "1")
+    assert vertical != narrow
+
+
+def test_trees_alone_have_no_heading():
+    (best, *_) = load("run").parse(EXPRESSION, labels=True)
+    shown = printed("run", EXPRESSION, "--tree-only", "--top", "1")
+    assert shown == text_tree(best.tree, best.nodes, orientation="vertical") + "\n"
+
+
+def test_colours_are_for_terminals_only():
+    assert "\x1b" not in printed("run", EXPRESSION)
+    terminal, end = pty.openpty()
+    environment = os.environ | {"TERM": "xterm-256color", "PYTHONPATH": str(Path(beamtree.__file__).parents[1])}
+    environment.pop("NO_COLOR", None)
+    program = [sys.executable, "-m", "beamtree", "parse", "run", EXPRESSION, "--top", "1"]
+    with subprocess.Popen(program, env=environment, stdout=end):
+        os.close(end)
+        shown = read_all(terminal)
+    assert re.search(rb"\x1b\[1;31m \d\xe2\x89\xa0\d ", shown)  # a wrong value, with ≠ in UTF-8, is red
+
+
+def test_labels_are_not_computed_for_brackets(monkeypatch):
+    asked = []
+
+    def watched(model, texts, labels):
+        asked.append(labels)
+        return answers(model, texts, labels=labels)
+
+    monkeypatch.setattr(models_answers, "answers", watched)
+    printed("run", "5", "--ptb")
+    printed("run", "5", "--brackets")
+    printed("run", "5")
+    printed("run", "5", "--ptb", "--svg", "5.svg", wrote=["5.svg"])
+    assert asked == [False, False, True, True]
 
 
 def test_json_is_a_document_for_each_text_and_nothing_else():
     found = documents("run", EXPRESSION, "5")
-    expected = [as_json(answer, "run", 5) for answer in answers(load("run"), [EXPRESSION, "5"])]
+    expected = [as_json(answer, "run", 5) for answer in answers(load("run"), [EXPRESSION, "5"], labels=True)]
     assert found == expected
     assert [each["text"] for each in found] == [EXPRESSION, "5"]
 
@@ -107,8 +163,8 @@ def test_penn_treebank_brackets_are_the_best_tree_of_each_text_unless_more_are_a
 def test_only_so_many_trees_are_shown_as_were_asked_for():
     (row,) = documents("run", EXPRESSION, "--top", "1")
     assert len(row["sides"][0]["beams"]) == 1
-    assert len(printed("run", EXPRESSION, "--top", "1").splitlines()) == 4
-    assert printed("run", EXPRESSION, "--top", "2", "--ascii").count("tree, probability") == 2
+    assert len(printed("run", EXPRESSION, "--top", "1", "--brackets").splitlines()) == 4
+    assert printed("run", EXPRESSION, "--top", "2").count(", probability 0.") == 3  # of two trees and the label
 
 
 @pytest.mark.parametrize("arguments", [[], ["-"], ["--file", "-"], ["--file", "lines.txt"]])
@@ -125,9 +181,9 @@ def test_lines_are_answered_as_they_are_read(monkeypatch):
     """However long the input is, only a few of its lines are held."""
     held = []
 
-    def watched(model, texts):
+    def watched(model, texts, labels):
         held.append(len(texts))
-        return answers(model, texts)
+        return answers(model, texts, labels=labels)
 
     monkeypatch.setattr(models_answers, "answers", watched)
     assert len(documents("run", input="1\n" * 200)) == 200
@@ -190,48 +246,104 @@ def test_a_pair_has_a_tab_in_it_and_one_side_alone_has_no_label():
     assert alone["label"] is None
     shown = printed("pairs", "( not a )\tb")
     assert shown.startswith("( not a )\nb\nlabel ")
-    assert shown.endswith("\n\n1.000  b\n")
+    assert shown.endswith("\n\ntree 1, probability 1.000\nb\n")
     assert "label" not in printed("pairs", "( not a )")
 
 
-def test_a_picture_has_the_label_the_trees_and_the_chart():
-    printed("run", EXPRESSION, "--svg", "trees.svg", "--png", "trees.png", "--top", "2")
-    found = Path("trees.svg").read_text()
-    assert found.count(": probability 0.") == 2
-    assert "label " in found
-    assert "probability of a constituent" in found
+FILES = {"--svg": "trees.svg", "--png": "trees.png", "--pdf": "trees.pdf", "--tikz": "trees.tex"}
+
+
+def test_a_drawing_has_the_label_the_trees_and_the_chart():
+    options = [argument for option in FILES.items() for argument in option]
+    printed("run", EXPRESSION, *options, "--top", "2", wrote=FILES.values())
+    for name in ("trees.svg", "trees.tex"):
+        found = Path(name).read_text()
+        assert [f"tree {number}, probability 0." in found for number in (1, 2, 3)] == [True, True, False]
+        assert "label " in found
+        assert "probability of a constituent" in found
     assert Path("trees.png").read_bytes().startswith(b"\x89PNG")
+    assert Path("trees.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_pictures_of_several_texts_go_into_a_folder():
-    printed("run", "5", EXPRESSION, "--svg", "new/pictures")
-    assert sorted(os.listdir("new/pictures")) == ["000001.svg", "000002.svg"]
-    assert "[MIN" in Path("new/pictures/000002.svg").read_text()
-    printed("pairs", "( not a )\tb", "--svg", "new/pictures")
-    assert "-RRB-" not in Path("new/pictures/000001.svg").read_text()
+def test_trees_alone_are_drawn_without_heading_and_chart():
+    (best, *_) = load("run").parse(EXPRESSION, labels=True)
+    printed("run", EXPRESSION, "--tree-only", "--top", "1", "--svg", "tree.svg", wrote=["tree.svg"])
+    found = Path("tree.svg").read_text()
+    words = re.findall("<text[^>]*>([^<]*)</text>", found)
+    values = [node for node in best.nodes if node.expected is not None and node.end - node.start > 1]
+    assert len(words) == len(best.tree) + len(values)
+    assert set(best.tree.leaves) <= set(words)
+    assert not any("probability" in word for word in words)
+
+
+def test_the_theme_the_orientation_and_the_fonts_of_drawings_can_be_chosen():
+    arguments = ("run", EXPRESSION, "--svg", "tree.svg", "--tree-only", "--top", "1")
+
+    def drawn(*options):
+        printed(*arguments, *options, wrote=["tree.svg"])
+        return Path("tree.svg").read_text()
+
+    assert 'fill="#ffffff"' in drawn()
+    assert f'fill="{THEMES["dark"]["ground"]}"' in drawn("--theme", "dark")
+    assert "<text" in drawn()
+    assert "<text" not in drawn("--fonts", "outlines")
+    size = re.compile(r'width="([\d.]+)" height="([\d.]+)"')
+    vertical, horizontal = (size.search(drawn("--orientation", each)).groups() for each in ("vertical", "horizontal"))
+    assert float(vertical[1]) != float(horizontal[1])
+
+
+def test_drawings_of_several_texts_go_into_a_folder():
+    printed("run", "5", EXPRESSION, "--svg", "new/drawings", wrote=["new/drawings/000001.svg to 000002.svg"])
+    assert sorted(os.listdir("new/drawings")) == ["000001.svg", "000002.svg"]
+    assert "[MIN" in Path("new/drawings/000002.svg").read_text()
+    printed("pairs", "( not a )\tb", "--svg", "new/drawings", wrote=["new/drawings/000001.svg"])
+    assert "-RRB-" not in Path("new/drawings/000001.svg").read_text()
+
+
+def test_files_that_were_written_before_an_error_are_named():
+    result = invoke("run", "--ptb", "--svg", "drawings", input="1\n2\n[SM 3 x ]\n")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[0] == "wrote drawings/000001.svg to 000002.svg"
+    assert "line 3" in result.stderr.splitlines()[1]
 
 
 def test_a_page_holds_all_texts(monkeypatch):
-    printed("run", "5", EXPRESSION, "--html", "page.html")
+    printed("run", "5", EXPRESSION, "--html", "page.html", wrote=["page.html"])
     found = Path("page.html").read_text()
     assert found.lower().startswith("<!doctype html>")
     assert EXPRESSION in found
-    monkeypatch.setattr(parse, "_PAGE_TEXTS", 1)
+    monkeypatch.setattr(parse_outputs, "_MAX_PAGE_TEXTS", 1)
     result = invoke("run", "5", "7", "--html", "other.html")
     assert "--html takes at most 1 texts" in result.stderr
     assert not Path("other.html").exists()
 
 
-def test_signs_that_a_picture_lacks_are_a_warning_of_one_line():
+def test_characters_that_a_font_lacks_are_a_warning_of_one_line():
     result = invoke("english", "a 中 film", "--png", "film.png")
     assert result.exit_code == 0
-    assert result.stderr == "warning: the PNG has boxes for 中, which its font lacks: an SVG shows them\n"
+    assert result.stderr.splitlines() == [
+        "warning: boxes stand for 中, which DejaVu Sans lacks: SVG shows them",
+        "wrote film.png",
+    ]
 
 
 def test_long_texts_are_drawn():
-    shown = printed("run", "[SM " + "1 " * 300 + "]", "--top", "1", "--ascii", "--svg", "long.svg")
+    text = "[SM " + "1 " * 300 + "]"
+    shown = printed("run", text, "--top", "1", "--svg", "long.svg", wrote=["long.svg"])
     assert len(shown.splitlines()) == 4 + 302
     assert Path("long.svg").read_text().count("<title>") > 2 * 302
+
+
+def read_all(terminal):
+    """What is written to a terminal until its other end is closed."""
+    shown = b""
+    try:
+        while part := os.read(terminal, 4096):
+            shown += part
+    except OSError:  # raised by Linux when the other end is closed
+        pass
+    os.close(terminal)
+    return shown
 
 
 def start(*arguments, **settings):
@@ -245,13 +357,7 @@ def test_a_progress_bar_on_the_terminal_leaves_the_answers_in_their_file():
     terminal, end = pty.openpty()
     with open("trees.txt", "wb") as answers, start("run", "--file", "lines.txt", "--ptb", stdout=answers, stderr=end):
         os.close(end)
-        shown = b""
-        try:
-            while part := os.read(terminal, 4096):
-                shown += part
-        except OSError:  # what Linux says when the other end is closed
-            pass
-    os.close(terminal)
+        shown = read_all(terminal)
     assert Path("trees.txt").read_text() == "(X 1)\n" * 100
     assert b"100 texts" in shown
 
@@ -284,7 +390,12 @@ def test_bytes_that_are_no_text_are_escaped():
         (["run", "--file", "run"], "run: it cannot be read (Is a directory)"),
         (["run", "--file", "latin.txt"], "latin.txt, line 2: it is no UTF-8"),
         (["run", "5", "--top", "0"], "top is 0"),
-        (["run", "5", "--json", "--ptb"], "--json, --ptb and --ascii are three ways to print an answer"),
+        (["run", "5", "--json", "--ptb"], "--json, --ptb, --brackets and --ascii exclude each other"),
+        (["run", "5", "--brackets", "--ascii"], "choose one of them"),
+        (["run", "5", "--theme", "black"], "unknown theme 'black'; known: paper, dark"),
+        (["run", "5", "--orientation", "vertcal"], "unknown orientation 'vertcal' (did you mean 'vertical'?)"),
+        (["run", "5", "--fonts", "embedded"], "unknown fonts 'embedded'; known: text, outlines"),
+        (["run", "5", "--tikz", "5.pdf"], "'5.pdf' must end in .tex, or be a folder"),
         (["run", "5", "--svg", "5.png"], "'5.png' must end in .svg, or be a folder"),
         (["run", "5", "--svg", "none/5.svg"], "'none/5.svg' is to go into a folder that does not exist"),
         (["run", "5", "7", "--png", "5.png"], "'5.png' is one file and there are several texts"),
@@ -308,3 +419,21 @@ def test_the_help_has_examples():
     shown = " ".join(printed("--help").split())
     assert "Usage: beamtree parse" in shown
     assert f'beamtree parse listops-bt-grc "{EXPRESSION}"' in shown
+
+
+def test_values_in_the_help_are_the_real_ones():
+    """The help is written without the modules that define them."""
+    found = {param.name: param.metavar for param in cli.load_command("parse").params}
+    assert found["orientation"].split("|") == list(ORIENTATIONS)
+    assert found["theme"].split("|") == list(THEMES)
+    assert found["fonts"].split("|") == list(FONTS)
+
+
+def test_without_matplotlib_only_svg_and_latex_can_be_written(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
+    for option in (["--png", "5.png"], ["--pdf", "5.pdf"], ["--svg", "5.svg", "--fonts", "outlines"]):
+        result = invoke("run", "5", *option)
+        assert result.exit_code == 2
+        assert "needs matplotlib, which is not installed: pip install matplotlib" in result.stderr
+    printed("run", "5", "--svg", "5.svg", "--tikz", "5.tex", wrote=["5.svg", "5.tex"])

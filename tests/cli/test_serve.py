@@ -7,17 +7,22 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 
 import pytest
 from typer.testing import CliRunner
 
 from beamtree import cli
+from beamtree.cli import serve
 from beamtree.models import pretrained
 from web import toy_models
 from web.using import ask
 
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
+
+from beamtree.web.worker import Limits
 
 
 def invoke(*arguments):
@@ -83,7 +88,10 @@ def test_a_port_that_is_taken_is_told_before_any_model_is_loaded(folder, monkeyp
         (["--port", "65536"], "port is 65536: it must be between 0 and 65,535"),
         (["--port", "-1"], "port is -1"),
         (["--host", "no.such.host.invalid"], "host is 'no.such.host.invalid', which cannot be found"),
-        (["--host", "192.0.2.1"], "cannot listen on port 0 of 192.0.2.1"),
+        (["--host", "192.0.2.1", "--public"], "cannot listen on port 0 of 192.0.2.1"),
+        (["--host", "192.0.2.1"], "host is '192.0.2.1', which other machines can reach"),
+        (["--host", "0.0.0.0"], "and beamtree has no authentication: add --public"),
+        (["--host", "::"], "host is '::', which other machines can reach"),
         (["--max-tokens", "0"], "max-tokens is 0: it must be an integer of at least 1"),
         (["--max-seconds", "0"], "max-seconds is 0"),
         (["--device", "tpu"], "known: auto, cpu, cuda"),
@@ -98,6 +106,48 @@ def test_a_mistake_is_answered_in_one_line(tmp_path, monkeypatch, shape_checks_o
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
     assert message in result.stderr
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_public_server_says_what_to_put_in_front_of_it(folder, host):
+    """On standard error: the first line of standard output is the address."""
+    process = toy_models.start(folder, "one", "--host", host, "--public", "--allow-host", "trees.test")
+    try:
+        address = toy_models.address(process)
+        assert ask(address, model="one", text="5")["text"] == "5"
+        assert status(address, "trees.test") == 200
+        assert status(address, "trees.example.org") == 421
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, notice = process.communicate(timeout=20)
+    assert "neither encryption nor authentication" in notice
+    assert "terminates TLS and\nauthenticates users" in notice
+    assert "--allow-host trees.test" in notice
+    for line in (
+        "listen 443 ssl;",
+        "server_name trees.test;",
+        f"proxy_pass {address};",
+        "proxy_set_header Host $host;",
+        "auth_basic beamtree;",
+        f"client_max_body_size {Limits().bytes};",
+    ):
+        assert f" {line}\n" in notice
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost"])
+def test_an_address_that_only_this_machine_reaches_needs_no_flag(host):
+    with serve._listening(host, 0, public=False) as listener:
+        assert listener.getsockname()[1] > 0
+
+
+def status(address, host):
+    """The status of the page, asked for under this name."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, headers={"Host": host}), timeout=20) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch):

@@ -1,8 +1,9 @@
 """The JSON interface: documents, refusals in a sentence, and a server that answers while its models read."""
 
 import copy
+import dataclasses
 import json
-import threading
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 
@@ -12,8 +13,11 @@ from fastapi.testclient import TestClient
 from beamtree.data.tokenizers import make_tokenizer
 from beamtree.models.answers import answers, as_json
 from beamtree.models.pretrained import load
-from beamtree.web import SCRIPTS, STYLE, app, worker
+from beamtree.nn.encoders import encoder
+from beamtree.web import MAIN, SCRIPTS, STYLES, app, draw, worker
+from beamtree.web.guard import HEADERS
 from beamtree.web.worker import Limits
+from web.live_server import Slow
 from web.toy_models import EXPRESSION
 
 ADDRESS = "http://127.0.0.1:8000"
@@ -51,7 +55,7 @@ def test_every_example_can_be_parsed(client):
 
 
 def test_the_answer_is_the_document_of_the_text(client, models):
-    (expected,) = answers(models["one"], [EXPRESSION])
+    (expected,) = answers(models["one"], [EXPRESSION], labels=True)
     answer = ask(client, model="one", text=EXPRESSION)
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "application/json"
@@ -59,7 +63,7 @@ def test_the_answer_is_the_document_of_the_text(client, models):
 
 
 def test_a_pair_has_two_texts_and_one_alone_has_no_label(client, models):
-    (expected,) = answers(models["pairs"], ["( not a )\tb"])
+    (expected,) = answers(models["pairs"], ["( not a )\tb"], labels=True)
     assert ask(client, model="pairs", text="( not a )", second="b").json() == as_json(expected, "pairs")
     assert ask(client, model="pairs", text="(\tnot a\t)", second="b").json()["label"] == expected.label
     alone = ask(client, model="pairs", text="( not a )", second="").json()
@@ -124,17 +128,69 @@ def test_other_ways_of_asking_are_refused_as_json(client):
     assert client.get("/nothing").json() == {"error": "Not Found"}
 
 
-class Slow:
-    """Answers that are held back until they are let go; it knows what was read."""
+@pytest.mark.parametrize(
+    ("status", "method", "path", "changes"),
+    [
+        (404, "GET", "/nothing", {}),
+        (405, "GET", "/api/parse", {}),
+        (405, "DELETE", "/", {}),
+        (413, "POST", "/api/parse", {"json": {"model": "one", "text": "1 " * 51}}),
+        (413, "POST", "/api/parse", {"json": {"model": "one", "text": "1" * 50_000}}),
+        (415, "POST", "/api/parse", {"content": "text=5"}),
+        (421, "GET", "/", {"headers": {"host": "evil.example"}}),
+        (422, "POST", "/api/parse", {"json": {"model": "one", "text": ""}}),
+        (422, "POST", "/api/parse", {"json": {"model": "one"}}),
+        (422, "POST", "/api/parse", {"json": {"model": "none", "text": "5"}}),
+    ],
+)
+def test_every_error_is_json_and_has_the_security_headers(client, status, method, path, changes):
+    answer = client.request(method, path, **changes)
+    assert answer.status_code == status
+    assert list(answer.json()) == ["error"]
+    assert answer.headers["content-type"] == "application/json"
+    assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
 
-    def __init__(self):
-        self.begun, self.go, self.read = threading.Event(), threading.Event(), []
 
-    def __call__(self, model, texts):
-        self.read += texts
-        self.begun.set()
-        assert self.go.wait(30)
-        return answers(model, texts)
+@pytest.mark.parametrize("error", [ValueError, RuntimeError, AssertionError, MemoryError])
+@pytest.mark.parametrize("place", ["answers", "as_json"])
+def test_the_message_of_an_error_inside_the_model_is_in_the_log_only(models, monkeypatch, caplog, error, place):
+    """Its text may be right: only what the request is checked for is told."""
+
+    def fail(*arguments, **settings):
+        raise error("mat1 and mat2 shapes cannot be multiplied (3x4 and 5x6)")
+
+    with TestClient(app.create_app({"one": models["one"]}), base_url=ADDRESS) as client:
+        monkeypatch.setattr(worker, place, fail)
+        answer = ask(client, model="one", text=EXPRESSION)
+        assert answer.status_code == 500
+        assert answer.json() == {"error": "internal error: see the server's log"}
+        assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
+        (record,) = (record for record in caplog.records if record.levelno >= logging.ERROR)
+        assert record.getMessage() == "the model one failed"
+        assert "shapes cannot be multiplied" in caplog.text
+        monkeypatch.undo()
+        assert ask(client, model="one", text=EXPRESSION).status_code == 200
+
+
+def test_errors_of_a_drawing_are_told_as_those_of_a_document(client, monkeypatch):
+    asked = {"model": "one", "text": EXPRESSION, "format": "svg"}
+    assert client.post("/api/draw", json=asked).headers["content-type"].startswith("image/svg+xml")
+    for changes, message in (
+        ({"beam": 99}, "beam 99 does not exist"),
+        ({"text": "[MXA 1 ]"}, "unknown token '[MXA'"),
+        ({"model": "oen"}, "unknown model 'oen'"),
+    ):
+        answer = client.post("/api/draw", json={**asked, **changes})
+        assert answer.status_code == 422
+        assert message in answer.json()["error"]
+
+    def fail(*arguments, **settings):
+        raise ValueError("a secret")
+
+    monkeypatch.setattr(draw, "draw_tree", fail)
+    answer = client.post("/api/draw", json=asked)
+    assert answer.status_code == 500
+    assert answer.json() == {"error": "internal error: see the server's log"}
 
 
 @pytest.fixture
@@ -186,11 +242,11 @@ def _as_they_come(futures):
 def test_one_text_at_a_time_is_read_by_a_model(models, monkeypatch):
     reading, most = 0, 0
 
-    def counted(model, texts):
+    def counted(model, texts, labels):
         nonlocal reading, most
         reading += 1
         most = max(most, reading)
-        found = list(answers(model, texts))
+        found = list(answers(model, texts, labels))
         reading -= 1
         return iter(found)
 
@@ -204,9 +260,48 @@ def test_one_text_at_a_time_is_read_by_a_model(models, monkeypatch):
     assert most == 1
 
 
+def test_two_models_of_one_size_in_parallel_give_each_its_right_answer(folder):
+    both = {name: load(folder / name) for name in ("one", "two")}
+    assert both["one"].config == both["two"].config
+    texts = [f"[MAX {number % 10} [MIN {number // 10} 7 ] {number % 7} ]" for number in range(100)]
+    asked = [(name, text) for text in texts for name in both]
+    alone = [as_json(next(answers(both[name], [text], labels=True)), name) for name, text in asked]
+    for one, two in zip(alone[::2], alone[1::2], strict=True):
+        assert one["probabilities"] != two["probabilities"]
+    with TestClient(app.create_app(both), base_url=ADDRESS) as client, ThreadPoolExecutor(16) as threads:
+        found = list(threads.map(lambda each: ask(client, model=each[0], text=each[1]).json(), asked))
+    assert found == json.loads(json.dumps(alone))
+
+
+def test_a_model_that_can_answer_no_request_is_refused_at_the_start(models):
+    unable = copy.copy(models["english"])
+    unable.config = dataclasses.replace(unable.config, data_options={"tokenizer": "custom"})
+    with pytest.raises(ValueError, match=r"^own: the model was trained with a function as tokenizer, which is not"):
+        app.create_app({"own": unable})
+    with pytest.raises(ValueError, match=r"^own: bt-grc builds no trees"):
+        app.create_app({"own": with_encoder(models["one"], "recurrent-grc")})
+    with pytest.raises(ValueError, match=r"^own: bt-grc composes by gold trees, and there is no rule"):
+        app.create_app({"own": with_encoder(models["english"], "gold-tree-grc")})
+
+
+def test_a_text_without_a_gold_tree_is_a_mistake_of_the_request(models):
+    served = app.create_app({"gold": with_encoder(models["one"], "gold-tree-grc")})
+    with TestClient(served, base_url=ADDRESS) as client:
+        assert ask(client, model="gold", text=EXPRESSION).status_code == 200
+        answer = ask(client, model="gold", text="[MAX 2")
+        assert answer.status_code == 422
+        assert "unbalanced brackets" in answer.json()["error"]
+
+
+def with_encoder(model, name):
+    changed = copy.deepcopy(model)
+    changed.model.encoder = encoder(name, dim=8)
+    return changed.eval()
+
+
 def test_the_interface_describes_itself_and_its_page_loads_nothing_from_elsewhere(client):
     described = client.get("/openapi.json").json()
-    assert set(described["paths"]) == {"/api/models", "/api/parse"}
+    assert set(described["paths"]) == {"/api/models", "/api/parse", "/api/draw"}
     assert {"200", "413", "415", "422", "503", "504"} <= set(described["paths"]["/api/parse"]["post"]["responses"])
     assert "50 tokens" in described["paths"]["/api/parse"]["post"]["description"]
     for path in ("/", "/docs"):
@@ -215,11 +310,13 @@ def test_the_interface_describes_itself_and_its_page_loads_nothing_from_elsewher
             assert value == "." or client.get(f"/{value}").status_code == 200
 
 
-def test_the_page_loads_every_script_in_its_order(client):
+def test_the_page_loads_its_main_module_and_the_server_has_all_others(client):
     found = [value for name, value in Links(client.get("/").text).found if name == "src"]
-    assert found == list(SCRIPTS)
-    assert client.get("/dom.js").headers["content-type"].startswith("text/javascript")
-    assert client.get(f"/{STYLE}").headers["content-type"].startswith("text/css")
+    assert found == [MAIN]
+    for name in SCRIPTS:
+        assert client.get(f"/{name}").headers["content-type"].startswith("text/javascript")
+    for name in STYLES:
+        assert client.get(f"/{name}").headers["content-type"].startswith("text/css")
 
 
 class Links(HTMLParser):

@@ -5,13 +5,16 @@ import hashlib
 import json
 import re
 from html.parser import HTMLParser
+from importlib import resources
 
 import pytest
 
 from beamtree.models.answers import answers, as_json
 from beamtree.models.pretrained import load
-from beamtree.web import SCRIPTS, STYLE, read
+from beamtree.utils import palette
+from beamtree.web import SCRIPTS, STYLES, read, script
 from beamtree.web.export import page
+from web import using
 from web.toy_models import EXPRESSION
 
 EVIL = "</script><script>alert(1)</script><!--<script> \u2028\u2029 \\u003c & \" ' ${x}"
@@ -38,10 +41,7 @@ class Elements(HTMLParser):
 
 
 def document(text="a b"):
-    side = {"text": text, "tokens": ["a", "b"], "chart": [[0, 2, 1.0]]}
-    beams = [{"probability": 1.0, "tree": "(a b)", "merges": [[0, 2]]}]
-    said = {"label": "1", "probabilities": {"1": 1.0}, "unknown": [text]}
-    return {"model": text, "text": text, **said, "sides": [{**side, "beams": beams}]}
+    return using.document(["a", "b"], [(0, 2)], model=text, text=text, unknown=[text])
 
 
 def embedded(text):
@@ -50,7 +50,7 @@ def embedded(text):
 
 def test_the_documents_are_in_the_file_as_they_were(folder):
     model = load(folder / "one")
-    documents = [as_json(answer, "one") for answer in answers(model, [EXPRESSION, "5"])]
+    documents = [as_json(answer, "one") for answer in answers(model, [EXPRESSION, "5"], labels=True)]
     assert embedded(page(documents)) == documents
 
 
@@ -58,7 +58,7 @@ def test_no_text_ends_the_script_it_stands_in():
     text = page([document(EVIL)])
     assert embedded(text) == [document(EVIL)]
     scripts = [attributes for tag, attributes in Elements(text).found if tag == "script"]
-    assert scripts == [{"type": "application/json", "id": "documents"}, {}]
+    assert scripts == [{"type": "application/json", "id": "documents"}, {"type": "module"}]
     assert "\u2028" not in text
     assert "\u2029" not in text
 
@@ -68,7 +68,8 @@ def test_the_file_names_no_other():
     assert not [pair for pair in elements.found if pair[0] in ("link", "img", "iframe", "object", "base")]
     assert not [attributes for _, attributes in elements.found if {"src", "href"} & attributes.keys()]
     text = page([document()])
-    assert set(re.findall(r"\w+://[^\s\"'`)]*", text)) == {"http://www.w3.org/2000/svg"}  # a name, which nothing loads
+    addresses = set(re.findall(r"\w+://[^\s\"'`)]*", text))
+    assert all(address.startswith("http://www.w3.org/") for address in addresses)  # names of SVG, which nothing loads
     assert "@import" not in text
     assert "url(" not in text
 
@@ -85,20 +86,55 @@ def test_the_policy_allows_this_script_and_this_style_alone():
     assert rules == {
         "default-src": "'none'",
         "base-uri": "'none'",
+        "img-src": "data:",  # of the page's own drawings
         **{name: f"'sha256-{digest}'" for name, digest in expected.items()},
     }
 
 
-def test_all_scripts_are_in_the_file():
-    script = Elements(page([document()])).texts[-1]
-    assert script == "\n".join(map(read, SCRIPTS))
-    assert read(STYLE) in page([document()])
+def test_all_scripts_and_styles_are_in_the_file():
+    text = page([document()])
+    assert Elements(text).texts[-1] == script()
+    assert all(read(style) in text for style in STYLES)
+    for name in SCRIPTS:  # all of each, but for what makes it a module
+        parts = re.split(r'^import \{[^}]*\} from "[^"]+";$|^export (?:\{ \w+ \};)?', read(name), flags=re.MULTILINE)
+        assert all(part.strip() in script() for part in parts)
+
+
+def test_the_modules_join_into_one_script():
+    """None imports what comes later, and no two have a name in common, so that one script can hold them all."""
+    names = []
+    for place, name in enumerate(SCRIPTS):
+        for source in re.findall(r'^import \{[^}]*\} from "\./([^"]+)";$', read(name), re.MULTILINE):
+            assert source in SCRIPTS[:place], f"{name} imports {source}"
+        names += re.findall(
+            r"^(?:export )?(?:async )?(?:const|let|var|class|function\*?) (\w+)", read(name), re.MULTILINE
+        )
+    assert len(names) == len(set(names)), sorted(name for name in names if names.count(name) > 1)
+    assert not re.search(r"^(import|export)\b", script(), re.MULTILINE)
+
+
+def test_every_module_is_listed():
+    folder = resources.files("beamtree.web")
+    there = {each.name for each in folder.iterdir() if each.name.endswith(".js")}
+    assert there == {name for name in SCRIPTS if "/" not in name} | {"docs.js"}
 
 
 def test_the_scripts_put_no_text_into_the_page_as_markup():
-    for name in (*SCRIPTS, "docs.js"):
-        for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("):
+    own = [name for name in SCRIPTS if not name.startswith("vendor/")]
+    for name in (*own, "docs.js"):
+        for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function(", ".html("):
             assert way not in read(name)
+    assert not any(way in read("vendor/d3.js") for way in ("eval(", "Function(", "document.write"))
+
+
+def test_the_colours_are_those_of_the_palette_alone():
+    assert palette.css() in page([document()])
+    assert not re.search(r"#[0-9a-fA-F]{3,8}\b(?=[;\s])", read("view.css"))
+
+
+def test_third_party_code_comes_with_its_licence():
+    assert "Copyright 2010-2021 Mike Bostock" in read("vendor/LICENSE-d3.txt")
+    assert all(f"d3-{part}" in read("vendor/README.md") for part in ("hierarchy", "zoom", "selection", "scale"))
 
 
 def test_a_page_needs_a_document_of_numbers():

@@ -3,11 +3,12 @@
 # ruff: noqa: B006 (a list is how typer is told the default of a repeatable argument; nothing changes it)
 
 # Imports of PyTorch are inside functions: help must not wait for them.
+import ipaddress
 import os
 import socket
 import sys
 import webbrowser
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,13 +16,43 @@ from beamtree.utils.checks import check_integer
 from beamtree.utils.devices import find_device
 from beamtree.utils.extras import require
 
+if TYPE_CHECKING:
+    from beamtree.web.worker import Limits
+
 EXAMPLE = (
-    "Examples: the models that come with beamtree; two runs to compare, on another port\n\n"
+    "Examples: the models that come with beamtree; two runs to compare, on another port; behind a reverse proxy\n\n"
     "  beamtree serve --open\n\n"
-    "  beamtree serve runs/listops/bt-grc-seed0 runs/listops/bt-grc-onesoft-seed0 --port 8080"
+    "  beamtree serve runs/listops/bt-grc-seed0 runs/listops/bt-grc-onesoft-seed0 --port 8080\n\n"
+    "  beamtree serve --public --allow-host trees.example.org"
 )
 _LAST_PORT = 65_535
-_GRACE = 2  # seconds for answers under way when the server is told to stop
+_EXAMPLE_NAME = "trees.example.org"
+_PROXY = """\
+beamtree itself has neither encryption nor authentication. Put a reverse proxy in front of it that terminates TLS and
+authenticates users, and let nothing but the proxy reach {address}. With nginx, for example:
+
+    limit_conn_zone $binary_remote_addr zone=beamtree:1m;
+    server {{
+        listen 443 ssl;
+        server_name {name};
+        ssl_certificate /etc/ssl/{name}.pem;
+        ssl_certificate_key /etc/ssl/{name}.key;
+        auth_basic beamtree;
+        auth_basic_user_file /etc/nginx/beamtree.htpasswd;  # written by the command htpasswd
+        limit_conn beamtree 50;
+        client_max_body_size {most_bytes};
+        client_body_timeout {body_seconds}s;
+        location / {{
+            proxy_pass {address};
+            proxy_http_version 1.1;
+            proxy_set_header Host $host;
+            proxy_buffering off;  # pass on the progress of long requests
+            proxy_read_timeout {seconds}s;
+        }}
+    }}
+
+Start beamtree with --allow-host {name}: it refuses requests whose Host it does not know. If the proxy runs on this
+machine, leave out --host: then no other machine can avoid the proxy."""
 
 
 def serve_command(
@@ -34,11 +65,17 @@ def serve_command(
         ),
     ] = [],
     host: Annotated[
-        str, typer.Option(help="Address to listen on. With 0.0.0.0, other machines can connect.")
+        str, typer.Option(help="Address to listen on. One that other machines can reach needs --public.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any that is free.")] = 8000,
     opened: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = False,
     device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to run the models.")] = "auto",
+    public: Annotated[
+        bool,
+        typer.Option(
+            "--public", help="Allow addresses that other machines can reach, and print what to put in front: TLS, auth."
+        ),
+    ] = False,
     allow_host: Annotated[
         list[str],
         typer.Option(help="Host name that requests may use, besides addresses and localhost; repeatable."),
@@ -50,40 +87,49 @@ def serve_command(
 ) -> None:
     """Serve a page that shows what models read in a text: label, trees, and how they were built.
 
-    Only this machine reaches it, unless --host says otherwise. Ctrl-C ends it. The page works without the internet;
-    programs use /api/parse, which /docs describes.
+    Only this machine reaches it, unless --host and --public say otherwise. Ctrl-C ends it. The page works without the
+    internet; programs use /api/parse, which /docs describes.
     """
     require("web", "serve")
     if not 0 <= port <= _LAST_PORT:
         raise ValueError(f"port is {port}: it must be between 0 and {_LAST_PORT:,}")
-    limits = {"tokens": max_tokens, "characters": max_characters, "waiting": max_waiting, "seconds": max_seconds}
-    for name, value in limits.items():
+    counts = {"tokens": max_tokens, "characters": max_characters, "waiting": max_waiting, "seconds": max_seconds}
+    for name, value in counts.items():
         check_integer(f"max-{name}", value, at_least=1)
     place = find_device(device)
-    with _listening(host, port) as listener:  # before the models are loaded: a port that is taken is told at once
+    # Before the models are loaded: a port that is taken is told at once.
+    with _listening(host, port, public) as listener:
         from beamtree.models import pretrained
         from beamtree.web.app import create_app
         from beamtree.web.worker import Limits
 
+        address, limits = _address(host, listener), Limits(**counts)
+        if public:
+            typer.echo(_proxy_example(address, [*allow_host, _EXAMPLE_NAME][0], limits), err=True)
         names = list(dict.fromkeys(models)) or pretrained.shipped()
         if not names:
             raise ValueError("no model comes with this version of beamtree: give the folder of a run")
         loaded = {name: pretrained.load(name, place) for name in names}
-        app = create_app(loaded, Limits(**limits), hosts=["localhost", host, socket.gethostname(), *allow_host])
-        _run(app, listener, _address(host, listener), names, opened)
+        app = create_app(loaded, limits, hosts=["localhost", host, socket.gethostname(), *allow_host])
+        _run(app, listener, address, names, opened)
     if any(worker.busy for worker in app.state.workers):
         # A thread inside of PyTorch cannot be told to stop, and would crash the interpreter's own, orderly end.
         sys.stdout.flush()
         os._exit(0)
 
 
-def _listening(host: str, port: int) -> socket.socket:
-    """A socket that holds the port."""
+def _listening(host: str, port: int, public: bool) -> socket.socket:
+    """A socket that holds the port. Addresses that other machines can reach are refused unless `public`."""
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (socket.gaierror, UnicodeError) as error:
         reason = error.strerror if isinstance(error, socket.gaierror) else "no name of a machine"
         raise ValueError(f"host is {host!r}, which cannot be found ({reason}): try 127.0.0.1") from None
+    if not public and not ipaddress.ip_address(place[0]).is_loopback:
+        raise ValueError(
+            f"host is {host!r}, which other machines can reach, and beamtree has no authentication: add --public, "
+            "which says what to put in front of it, or use 127.0.0.1"
+        )
     listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a server that has just ended is no obstacle
     try:
@@ -103,9 +149,22 @@ def _address(host: str, listener: socket.socket) -> str:
     return f"http://{f'[{own}]' if ':' in own else own}:{listener.getsockname()[1]}"
 
 
+def _proxy_example(address: str, name: str, limits: "Limits") -> str:
+    """What to put in front of a server that is reached under this name."""
+    return _PROXY.format(
+        address=address,
+        name=name,
+        most_bytes=limits.bytes,
+        body_seconds=limits.body_seconds,
+        seconds=limits.seconds + limits.body_seconds,
+    )
+
+
 def _run(app: Any, listener: socket.socket, address: str, names: list[str], opened: bool) -> None:
     """Serve until Ctrl-C, which is how it is meant to end."""
     import uvicorn
+
+    from beamtree.web.protocol import server_config
 
     class Server(uvicorn.Server):
         """Tells its address once it answers; when it ends, nobody is left waiting."""
@@ -122,10 +181,7 @@ def _run(app: Any, listener: socket.socket, address: str, names: list[str], open
                 worker.stop()
             await super().shutdown(sockets)
 
-    settings = uvicorn.Config(
-        app, log_level="error", access_log=False, server_header=False, timeout_graceful_shutdown=_GRACE
-    )
     try:
-        Server(settings).run([listener])
+        Server(server_config(app)).run([listener])
     except KeyboardInterrupt:
         return

@@ -208,12 +208,12 @@ class Tree:
         return f"Tree.parse({str(self)!r})"
 
     def _repr_svg_(self) -> str:
-        from beamtree.trees.drawing import tree_svg  # here: drawing imports this file
+        from beamtree.trees.drawing import draw_tree  # imported here: drawings import this file
 
-        return tree_svg(self)
+        return draw_tree(self)._repr_svg_()
 
     def _repr_html_(self) -> str:
-        """For a notebook, in which a large tree scrolls."""
+        """For notebooks, in which large trees scroll."""
         from beamtree.trees.drawing import draw_tree
 
         return draw_tree(self)._repr_html_()

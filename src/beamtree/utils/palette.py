@@ -52,7 +52,7 @@ SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 # From very negative to very positive, as in the Stanford Sentiment Treebank.
 SENTIMENT: dict[Theme, tuple[str, ...]] = {
     "paper": ("#ca0020", "#f4a582", "#e6e6e6", "#92c5de", "#0571b0"),
-    "dark": ("#e0435a", "#f4a582", "#c8c8c8", "#92c5de", "#4393c3"),
+    "dark": ("#e34c61", "#f4a582", "#c8c8c8", "#92c5de", "#4393c3"),
 }
 CATEGORY: dict[Theme, tuple[str, ...]] = {
     "paper": (*SERIES[:6], "#6a6a6a"),

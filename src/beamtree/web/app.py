@@ -2,12 +2,16 @@
 
 GET  /               the page
 GET  /api/models     the models, and the limits of a request
-POST /api/parse      {"model": …, "text": …, "second": …} → the document that `beamtree parse --json` prints
+POST /api/parse      {"model": …, "text": …, "second": …} → the document that `beamtree parse --json` prints;
+                     with "Accept: application/x-ndjson" one line of JSON per event, see `Progress`
+POST /api/draw       the same, "format": "svg", "png", "pdf" or "tex", "beam": … → a file of one tree
 GET  /docs           the interface described for people, made from /openapi.json
 
-A client chooses among the models that the server was started with; no name that it sends becomes a path.
+A client chooses among the models that the server was started with; no name that it sends becomes a path. The work of
+a client that disconnects is cancelled, see `beamtree.web.worker.Worker`.
 """
 
+import asyncio
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -19,27 +23,46 @@ from starlette.exceptions import HTTPException
 from beamtree import __version__
 from beamtree.models.pretrained import Pretrained
 from beamtree.utils.checks import unknown
-from beamtree.web import SCRIPTS, STYLE, read
+from beamtree.web import SCRIPTS, STYLES, read
+from beamtree.web.draw import MEDIA_TYPES, DrawRequest, draw
+from beamtree.web.errors import RequestError
 from beamtree.web.guard import Guard
+from beamtree.web.progress import JSON_LINES, Progress, accepts_lines, unless_disconnected
 from beamtree.web.schemas import Document, LimitsInfo, ModelInfo, Models, ParseRequest, Problem
-from beamtree.web.worker import Busy, Limits, TooLong, TooSlow, Worker
+from beamtree.web.worker import Job, Limits, Worker, check_model
 
-# What a person may try first, by how the task's name begins.
-EXAMPLES: dict[str, list[str]] = {
-    "listops": ["[MAX 2 9 [MIN 4 7 ] 0 ]"],
-    "logic": ["( a ( and b ) )", "( a ( or ( not c ) ) )"],
+# Texts to try, or pairs of them, by how the task's name begins.
+EXAMPLES: dict[str, list[list[str]]] = {
+    "listops": [
+        ["[MAX 2 9 [MIN 4 7 ] 0 ]"],
+        ["[SM 7 [MED 3 9 [MAX 1 5 ] 6 ] [MIN 8 2 ] 4 ]"],
+        ["[MED 1 2 2 0 3 3 4 4 4 8 ]"],  # twice as many arguments as in training
+    ],
+    "logic": [
+        ["( a ( and b ) )", "( a ( or ( not c ) ) )"],
+        ["( not ( a ( or b ) ) )", "( ( not a ) ( and ( not b ) ) )"],
+    ],
 }
-SENTENCES = ["the film is not as good as the book it was made from", "the book is better than the film"]
+SENTENCES = [
+    "the film is not as good as the book it was made from",
+    "It is not a bad film, but the ending is dull.",
+    "a charming, funny and surprisingly tender comedy",
+]
+PAIRS = [["the film is better than the book", "the book is better than the film"]]
 _FILES = {
     "/": ("page.html", "text/html"),
     "/docs": ("docs.html", "text/html"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
-    **{f"/{name}": (name, "text/css" if name == STYLE else "text/javascript") for name in (STYLE, *SCRIPTS, "docs.js")},
+    **{f"/{name}": (name, "text/css") for name in STYLES},
+    **{f"/{name}": (name, "text/javascript") for name in (*SCRIPTS, "docs.js")},
 }
+_LINES = '{"event": "queued", "position": 1}\n{"event": "running", "seconds": 0.5}\n{"event": "done", "document": {}}\n'
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
+    408: {"model": Problem, "description": "The request was not complete in time."},
     413: {"model": Problem, "description": "The text is too long."},
     415: {"model": Problem, "description": "The request is not JSON."},
     422: {"model": Problem, "description": "The request is wrong: no such model, an unknown token, an empty text."},
+    500: {"model": Problem, "description": "An internal error, which the server's log explains."},
     503: {"model": Problem, "description": "Too many requests wait already."},
     504: {"model": Problem, "description": "The answer was not there in time."},
 }
@@ -55,6 +78,8 @@ def create_app(
     if not models:
         raise ValueError("there is no model to serve: give at least one")
     limits = limits or Limits()
+    for name, model in models.items():
+        check_model(name, model)
     workers = {name: Worker(name, model, limits) for name, model in models.items()}
     app = FastAPI(
         title="beamtree",
@@ -62,17 +87,16 @@ def create_app(
         description="What models read in a text: their label, and the trees of their beams.",
         docs_url=None,  # FastAPI's own page loads its scripts from elsewhere
         redoc_url=None,
-        exception_handlers={
-            HTTPException: _refuse,
-            RequestValidationError: _explain,
-            TooLong: _answer_with(413),
-            ValueError: _answer_with(422),
-            Busy: _answer_with(503),
-            TooSlow: _answer_with(504),
-        },
+        exception_handlers={HTTPException: _refuse, RequestValidationError: _explain},
     )
-    app.add_middleware(Guard, hosts=hosts, most_bytes=limits.bytes)
-    app.state.workers = list(workers.values())
+    app.add_middleware(
+        Guard,
+        hosts=hosts,
+        most_bytes=limits.bytes,
+        most_requests=limits.requests,
+        body_seconds=limits.body_seconds,
+    )
+    app.state.workers, app.state.limits = list(workers.values()), limits
     for path, (name, kind) in _FILES.items():
         _add_file(app, path, read(name), kind)
 
@@ -85,20 +109,47 @@ def create_app(
         "/api/parse",
         summary="What a model says of a text",
         response_model=Document,
-        responses=_PROBLEMS,
+        responses={200: {"content": {JSON_LINES: {"example": _LINES}}}, **_PROBLEMS},
         description=f"At most {limits.characters:,} characters and {limits.tokens:,} tokens a text, one text (or pair) "
-        f"a request, {limits.waiting:,} requests waiting a model, {limits.seconds:,} seconds until the answer.",
+        f"a request, {limits.waiting:,} requests waiting a model, {limits.seconds:,} seconds until the answer. "
+        f"With the header 'Accept: {JSON_LINES}', the answer is one line of JSON per event: 'queued' with the position "
+        "in the queue, 'running' with the seconds so far, and last 'done' with the document, or 'error' with the "
+        "message and the status.",
     )
-    async def parse(asked: ParseRequest) -> Response:
-        worker = workers.get(asked.model)
-        if worker is None:
-            raise ValueError(unknown("model", asked.model[:100], workers))
-        if asked.second and not worker.model.config.pair:
-            raise ValueError(f"{asked.model} reads single texts: leave out 'second'")
-        sides = [asked.text, asked.second] if asked.second else [asked.text]
-        return Response(await worker.answer(sides), media_type="application/json")
+    async def parse(asked: ParseRequest, request: Request) -> Response:
+        worker, job = _submit(asked, workers)
+        if accepts_lines(request):
+            return Progress(worker, job)
+        return Response(await unless_disconnected(request.receive, worker.result(job)), media_type="application/json")
+
+    @app.post(
+        "/api/draw",
+        summary="A tree as a file: SVG, PNG, PDF or LaTeX",
+        response_class=Response,
+        responses={
+            200: {"content": {kind: {} for kind in MEDIA_TYPES.values()}, "description": "The file."},
+            **_PROBLEMS,
+        },
+    )
+    async def draw_file(asked: DrawRequest, request: Request) -> Response:
+        worker, job = _submit(asked, workers)
+
+        async def drawn() -> bytes:
+            return await asyncio.to_thread(draw, await worker.result(job), asked)
+
+        return Response(await unless_disconnected(request.receive, drawn()), media_type=MEDIA_TYPES[asked.format])
 
     return app
+
+
+def _submit(asked: ParseRequest, workers: Mapping[str, Worker]) -> tuple[Worker, Job]:
+    """Put the request into the queue of its model."""
+    worker = workers.get(asked.model)
+    if worker is None:
+        raise RequestError(unknown("model", asked.model[:100], workers))
+    if asked.second and not worker.model.config.pair:
+        raise RequestError(f"{asked.model} reads single texts: leave out 'second'")
+    return worker, worker.submit([asked.text, asked.second] if asked.second else [asked.text])
 
 
 def _add_file(app: FastAPI, path: str, content: str, kind: str) -> None:
@@ -111,25 +162,17 @@ def _add_file(app: FastAPI, path: str, content: str, kind: str) -> None:
 def _described(name: str, model: Pretrained) -> ModelInfo:
     config = model.config
     task = config.task
-    example = next((texts for start, texts in EXAMPLES.items() if task.startswith(start)), SENTENCES)
+    others = PAIRS if config.pair else [[text] for text in SENTENCES]
+    examples = next((texts for start, texts in EXAMPLES.items() if task.startswith(start)), others)
     return ModelInfo(
         name=name,
         encoder=config.encoder,
         task=task,
         pair=config.pair,
         labels=list(config.labels),
-        example=example[: 2 if config.pair else 1],
+        example=examples[0],
+        examples=examples,
     )
-
-
-def _answer_with(status: int) -> Any:
-    """A handler that tells what went wrong as JSON."""
-
-    async def handle(request: Request, error: Exception) -> Response:
-        headers = {"Retry-After": "1"} if status == 503 else None
-        return JSONResponse({"error": str(error)}, status, headers)
-
-    return handle
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

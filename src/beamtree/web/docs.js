@@ -1,5 +1,6 @@
-"use strict";
 // The interface described for people, made from the server's own description of it.
+
+import { byId, element } from "./dom.js";
 
 let schemas = {};
 
@@ -14,11 +15,17 @@ function kind(schema) {
 }
 
 function table(schema) {
-  const rows = Object.entries(schema.properties ?? {}).map(([name, field]) => element("tr", {},
-    element("td", {}, element("code", {}, name)), element("td", {}, kind(field)),
-    element("td", {}, (schema.required ?? []).includes(name) ? "always" : "optional"),
-    element("td", {}, field.description ?? "")));
-  const heads = ["field", "type", "", "meaning"].map((text) => element("th", { scope: "col" }, text));
+  const rows = Object.entries(schema.properties ?? {}).map(([name, field]) =>
+    element(
+      "tr",
+      {},
+      element("td", {}, element("code", {}, name)),
+      element("td", {}, kind(field)),
+      element("td", {}, (schema.required ?? []).includes(name) ? "always" : "optional"),
+      element("td", {}, field.description ?? ""),
+    ),
+  );
+  const heads = ["field", "type", "given", "meaning"].map((text) => element("th", { scope: "col" }, text));
   return element("div", { class: "scroll" }, element("table", {}, element("tr", {}, ...heads), ...rows));
 }
 
@@ -29,14 +36,25 @@ function example(path, schema) {
 }
 
 function operation(path, method, about) {
-  const parts = [element("h2", {}, element("code", {}, `${method.toUpperCase()} ${path}`)),
-    element("p", {}, about.summary ?? ""), element("p", {}, about.description ?? "")];
+  const parts = [
+    element("h2", {}, element("code", {}, `${method.toUpperCase()} ${path}`)),
+    element("p", {}, about.summary ?? ""),
+    element("p", {}, about.description ?? ""),
+  ];
   const asked = named(about.requestBody?.content["application/json"]?.schema);
   if (asked) parts.push(element("h3", {}, "Request"), table(asked), element("pre", {}, example(path, asked)));
   for (const [status, answer] of Object.entries(about.responses)) {
     const schema = answer.content?.["application/json"]?.schema;
-    parts.push(element("p", {}, element("strong", {}, status), " ", element("code", {}, schema ? kind(schema) : ""),
-      ` ${answer.description}`));
+    parts.push(
+      element(
+        "p",
+        {},
+        element("strong", {}, status),
+        " ",
+        element("code", {}, schema ? kind(schema) : ""),
+        ` ${answer.description}`,
+      ),
+    );
   }
   return element("section", { class: "panel" }, ...parts);
 }
@@ -46,11 +64,21 @@ async function describe() {
   schemas = description.components?.schemas ?? {};
   byId("title").textContent = `${description.info.title} ${description.info.version}: the interface`;
   byId("about").textContent = description.info.description ?? "";
-  const operations = Object.entries(description.paths).flatMap(([path, methods]) => Object.entries(methods)
-    .map(([method, about]) => operation(path, method, about)));
-  const objects = Object.entries(schemas).map(([name, schema]) => element("section", { class: "panel" },
-    element("h3", {}, name), element("p", {}, schema.description ?? ""), table(schema)));
+  const operations = Object.entries(description.paths).flatMap(([path, methods]) =>
+    Object.entries(methods).map(([method, about]) => operation(path, method, about)),
+  );
+  const objects = Object.entries(schemas).map(([name, schema]) =>
+    element(
+      "section",
+      { class: "panel" },
+      element("h3", {}, name),
+      element("p", {}, schema.description ?? ""),
+      table(schema),
+    ),
+  );
   byId("operations").replaceChildren(...operations, element("h2", {}, "Objects"), ...objects);
 }
 
-describe().catch(() => { byId("operations").textContent = "The server does not answer: is it still running?"; });
+describe().catch(() => {
+  byId("operations").textContent = "The server does not answer: is it still running?";
+});

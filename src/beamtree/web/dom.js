@@ -1,12 +1,9 @@
-"use strict";
-// Elements, numbers as people read them, and files to download. Text enters the page as text nodes and attributes only.
+// Elements, numbers as people read them, and widths of text. Text enters the page as text nodes and attributes only.
 
 const SVG = "http://www.w3.org/2000/svg";
-// What the style sheet gives a drawing, which must be written into it when it leaves the page.
-const DRAWN = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-family",
-  "font-size", "font-weight", "text-anchor"];
 
-const byId = (id) => document.getElementById(id);
+export const MONO = 'ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace';
+export const byId = (id) => document.getElementById(id);
 
 function fill(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
@@ -16,55 +13,82 @@ function fill(node, attributes, children) {
   return node;
 }
 
-const element = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
-const drawn = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+export const element = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
+export const drawn = (tag, attributes = {}, ...children) =>
+  fill(document.createElementNS(SVG, tag), attributes, children);
 
-const probability = (value) => value.toFixed(3);
-const plural = (count, one) => `${count} ${one}${count === 1 ? "" : "s"}`;
-const within = (value, least, most) => Math.min(most, Math.max(least, value));
-const spanKey = (start, end) => `${start}-${end}`;
+/** A button with a handler. Attributes with the value null are left out. */
+export function button(text, onClick, attributes = {}) {
+  const made = element("button", { type: "button", ...attributes }, text);
+  made.addEventListener("click", onClick);
+  return made;
+}
 
-const measure = (() => {
-  const context = document.createElement("canvas").getContext("2d");
-  return (text, font) => {
-    context.font = font;
-    return context.measureText(text).width;
-  };
-})();
+export const probability = (value) => value.toFixed(3);
+export const plural = (count, one) => `${count.toLocaleString("en")} ${one}${count === 1 ? "" : "s"}`;
+export const within = (value, least, most) => Math.min(most, Math.max(least, value));
+export const spanKey = (start, end) => `${start}-${end}`;
+export const isStill = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+export const isPhone = () => matchMedia("(max-width: 760px)").matches;
+
+const canvas = document.createElement("canvas").getContext("2d");
+
+/** The width of a text in pixels. */
+export function measure(text, font) {
+  canvas.font = font;
+  return canvas.measureText(text).width;
+}
+
+const segmenter = new Intl.Segmenter();
+
+/** The text, cut so that it is at most `room` pixels wide. Emoji and combined letters stay whole. */
+export function shortened(text, room, font) {
+  if (text.length < 2 || measure(text, font) <= room) return text;
+  // Long enough for any room, so that a text of 10,000 letters is not measured letter by letter.
+  const letters = [...segmenter.segment(text.slice(0, 400))].map(({ segment }) => segment);
+  let [least, most] = [1, letters.length];
+  while (least < most) {
+    const middle = Math.ceil((least + most) / 2);
+    if (measure(`${letters.slice(0, middle).join("")}…`, font) <= room) least = middle;
+    else most = middle - 1;
+  }
+  return `${letters.slice(0, least).join("")}…`;
+}
 
 /** The words of a span; the middle of a long one is left out. */
-function words(tokens, start, end, most = 12) {
-  const chosen = tokens.slice(start, end);
-  if (chosen.length <= most) return chosen.join(" ");
-  const half = most / 2;
-  return `${chosen.slice(0, half).join(" ")} … ${chosen.slice(-half).join(" ")}`;
+export function words(tokens, start, end, most = 12) {
+  const cut = (token) => (token.length > 60 ? `${token.slice(0, 40)}…` : token);
+  if (end - start <= most) return tokens.slice(start, end).map(cut).join(" ");
+  const half = Math.floor(most / 2);
+  return `${tokens
+    .slice(start, start + half)
+    .map(cut)
+    .join(" ")} … ${tokens
+    .slice(end - half, end)
+    .map(cut)
+    .join(" ")}`;
 }
 
-function save(name, content, kind) {
-  const address = URL.createObjectURL(new Blob([content], { type: kind }));
-  const link = element("a", { href: address, download: name });
-  document.body.append(link);
-  link.click();
-  link.remove();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000); // not at once: some browsers start late
+/** Whether a text reads from right to left: what its first letter says, as browsers decide for dir="auto". */
+export function isRightToLeft(text) {
+  const letter = /\p{L}/u.exec(text)?.[0];
+  return (
+    Boolean(letter) &&
+    /[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u.test(letter)
+  );
 }
 
-/** A drawing as a file of its own: with the colours and fonts that it has on the page, and the page's background. */
-function svgText(drawing) {
-  const copy = drawing.cloneNode(true);
-  const originals = [drawing, ...drawing.querySelectorAll("*")];
-  const copies = [copy, ...copy.querySelectorAll("*")];
-  originals.forEach((original, index) => {
-    const style = getComputedStyle(original);
-    for (const name of DRAWN) copies[index].setAttribute(name, style.getPropertyValue(name));
-    for (const name of ["class", "tabindex"]) copies[index].removeAttribute(name);
-  });
-  for (const area of copy.querySelectorAll("[data-area]")) area.remove(); // only there to be pointed at
-  const [, , width, height] = drawing.getAttribute("viewBox").split(" ");
-  const background = getComputedStyle(document.body).backgroundColor;
-  copy.prepend(drawn("rect", { width, height, fill: background }));
-  fill(copy, { xmlns: SVG, width, height }, []);
-  return new XMLSerializer().serializeToString(copy);
+/** Focus one of several elements of which Tab reaches one: from now on this. */
+export function moveFocus(all, chosen) {
+  for (const each of all) each.setAttribute("tabindex", -1);
+  chosen.setAttribute("tabindex", 0);
+  chosen.focus({ preventScroll: true });
 }
 
-const fileName = (...parts) => parts.join("-").replace(/[^\w.-]+/g, "-").replace(/^[-.]+/, "").slice(-100);
+/** A bar of a length between 0 and 1. */
+export function bar(value, style = null) {
+  const made = element("span", { class: "bar", "aria-hidden": "true" });
+  made.style.setProperty("--part", value);
+  if (style) made.style.setProperty("--color", `var(--${style})`);
+  return made;
+}

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from beamtree.web import SCRIPTS, STYLE, read
+from beamtree.web import MAIN, STYLES, read, script
 
 
 def page(documents: Sequence[Mapping[str, Any]]) -> str:
@@ -16,20 +16,23 @@ def page(documents: Sequence[Mapping[str, Any]]) -> str:
     """
     if not documents:
         raise ValueError("there is no document to show: a page needs at least one")
-    style, script = read(STYLE), "\n".join(map(read, SCRIPTS))
-    policy = f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; base-uri 'none'"
+    style, code = "\n".join(map(read, STYLES)), script()
+    # A PNG is made from a drawing through an image that is no file: "data:" loads nothing.
+    policy = (
+        f"default-src 'none'; script-src {_digest(code)}; style-src {_digest(style)}; img-src data:; base-uri 'none'"
+    )
     # The documents come last: nothing is looked for in what users wrote.
     text = _replaced(
         read("page.html"),
         '<meta charset="utf-8">',
         f'<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" content="{policy}">',
     )
-    text = _replaced(text, f'<link rel="stylesheet" href="{STYLE}">', f"<style>{style}</style>")
+    links = "\n".join(f'<link rel="stylesheet" href="{name}">' for name in STYLES)
+    text = _replaced(text, links, f"<style>{style}</style>")
     text = _replaced(text, '<link rel="icon" href="icon.svg">\n', "")
-    tags = "\n".join(f'<script src="{name}"></script>' for name in SCRIPTS)
-    before, after = _split(text, tags)
+    before, after = _split(text, f'<script type="module" src="{MAIN}"></script>')
     data = f'<script type="application/json" id="documents">{_embedded(documents)}</script>'
-    return f"{before}{data}\n<script>{script}</script>{after}"
+    return f'{before}{data}\n<script type="module">{code}</script>{after}'
 
 
 def _embedded(documents: Sequence[Mapping[str, Any]]) -> str:

@@ -5,12 +5,16 @@ is taken, which a browser sends to a foreign server only if that allows it, as t
 let its own name point to this machine, so the name that was asked for must be one of the server's.
 """
 
+import asyncio
 import ipaddress
-import json
-from collections.abc import Collection
+import logging
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from beamtree.web.errors import Busy, Disconnected, InternalError, RequestError, RequestTimeout
 
 HEADERS = {
     # Scripts and styles are the page's own files; all else that a page can load is nothing.
@@ -25,22 +29,29 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+# Key of the scope: the time of the event loop at which the request must be complete. `beamtree.web.protocol` sets it,
+# as it knows when the first byte arrived.
+DEADLINE = "beamtree.deadline"
 
-
-class Refused(Exception):
-    """A request that the application does not get to see."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
+logger = logging.getLogger(__name__)
 
 
 class Guard:
-    """Middleware that refuses foreign hosts, forms and large bodies, and puts `HEADERS` on every answer."""
+    """Middleware that refuses foreign hosts, forms, large and slow bodies, and requests beyond the maximum number.
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str], most_bytes: int) -> None:
-        self.app, self.most_bytes = app, most_bytes
+    It puts `HEADERS` on every answer, and answers every exception with JSON: a `RequestError` with its message, any
+    other with that of `InternalError`.
+
+    body_seconds: time from the arrival of a request until its body is complete.
+    most_requests: requests answered at the same time. A request counts once its body is complete.
+    """
+
+    def __init__(
+        self, app: ASGIApp, hosts: Collection[str], most_bytes: int, most_requests: int, body_seconds: int
+    ) -> None:
+        self.app, self.most_bytes, self.most_requests, self.body_seconds = app, most_bytes, most_requests, body_seconds
         self.hosts = {host.lower() for host in hosts}
+        self._active = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -56,40 +67,66 @@ class Guard:
             await send(message)
 
         try:
-            self._check(scope["method"], Headers(scope=scope))
-            body = await self._body(receive) if scope["method"] == "POST" else None
-            await self.app(scope, receive if body is None else _replay(body, receive), guarded_send)
-        except Refused as refused:
-            assert not started, "a request is refused before the application answers it"
-            await _send_error(guarded_send, refused.status, str(refused))
+            await self._answer(scope, receive, guarded_send)
+        except Exception as error:
+            if started:
+                raise  # the server logs it and closes the connection
+            if not isinstance(error, RequestError):
+                logger.exception("%s %s failed", scope["method"], scope["path"])
+                error = InternalError()
+            await send_error(guarded_send, error)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._check(scope["method"], Headers(scope=scope))
+        if scope["method"] == "POST":
+            deadline = scope.get(DEADLINE, asyncio.get_running_loop().time() + self.body_seconds)
+            receive = _replay(await self._body(receive, deadline), receive)
+        with self._counted():
+            await self.app(scope, receive, send)
 
     def _check(self, method: str, headers: Headers) -> None:
         host = headers.get("host", "")
         if not is_allowed(host, self.hosts):
-            raise Refused(
-                421, f"this server does not answer to the name {host[:100]!r}: see beamtree serve --allow-host"
+            raise RequestError(
+                f"this server does not answer to the name {host[:100]!r}: see beamtree serve --allow-host", 421
             )
         if method != "POST":
             return
         kind = headers.get("content-type", "").split(";")[0].strip().lower()
         if kind != "application/json":
-            raise Refused(415, f"the content type is {kind[:100]!r}: it must be application/json")
+            raise RequestError(f"the content type is {kind[:100]!r}: it must be application/json", 415)
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > self.most_bytes:
-            raise Refused(413, f"the request has {int(length):,} bytes: {self.most_bytes:,} are the most")
+            raise RequestError(f"the request has {int(length):,} bytes: {self.most_bytes:,} are the most", 413)
 
-    async def _body(self, receive: Receive) -> bytes:
+    async def _body(self, receive: Receive, deadline: float) -> bytes:
         """All of it, and no more: a client need not say how much it will send."""
         body = bytearray()
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise Refused(400, "the client has gone")
-            body += message.get("body", b"")
-            if len(body) > self.most_bytes:
-                raise Refused(413, f"the request has more than {self.most_bytes:,} bytes, which are the most")
-            if not message.get("more_body", False):
-                return bytes(body)
+        try:
+            async with asyncio.timeout_at(deadline):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Disconnected
+                    body += message.get("body", b"")
+                    if len(body) > self.most_bytes:
+                        raise RequestError(
+                            f"the request has more than {self.most_bytes:,} bytes, which are the most", 413
+                        )
+                    if not message.get("more_body", False):
+                        return bytes(body)
+        except TimeoutError:
+            raise RequestTimeout(self.body_seconds) from None
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        if self._active >= self.most_requests:
+            raise Busy(f"{self._active:,} requests are being answered already: try again in a moment")
+        self._active += 1
+        try:
+            yield
+        finally:
+            self._active -= 1
 
 
 def is_allowed(host: str, names: Collection[str]) -> bool:
@@ -108,6 +145,17 @@ def is_allowed(host: str, names: Collection[str]) -> bool:
     return True
 
 
+def error_headers(error: RequestError) -> list[tuple[bytes, bytes]]:
+    """Headers of an answer that tells the error."""
+    kind = {"Content-Type": "application/json", "Content-Length": str(len(error.body))}
+    return [(name.lower().encode(), value.encode()) for name, value in {**HEADERS, **kind, **error.headers}.items()]
+
+
+async def send_error(send: Send, error: RequestError) -> None:
+    await send({"type": "http.response.start", "status": error.status, "headers": error_headers(error)})
+    await send({"type": "http.response.body", "body": error.body})
+
+
 def _replay(body: bytes, receive: Receive) -> Receive:
     """The body once more, for the application; then what the client does."""
     sent = False
@@ -120,10 +168,3 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return again
-
-
-async def _send_error(send: Send, status: int, message: str) -> None:
-    body = json.dumps({"error": message}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -67,6 +67,7 @@ class ModelInfo(BaseModel):
     pair: bool = Field(description="Whether it reads two texts.")
     labels: list[str]
     example: list[str] = Field(description="A text to try, or two for a model of pairs.")
+    examples: list[list[str]] = Field(description="More of them; the first is `example`.")
 
 
 class LimitsInfo(BaseModel):

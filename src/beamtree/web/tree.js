@@ -1,118 +1,344 @@
-"use strict";
-// A beam as a tree: its constituents from its merges, where they stand, and the drawing.
+// The tree of the chosen beam, large: zoom and pan, collapsed subtrees, constituents to point at and to walk through.
+// Two trees over the same words stand on them and hang from them. Only what is in view is in the page.
 
-const LEAF_FONT = '14px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace';
-const LEAF_GAP = 14;
-const MARGIN = 16;
-const TALLEST = 520; // pixels for all levels of a tree: a chain of 200 words has as many levels
+import { Camera, LARGEST, READABLE } from "./camera.js";
+import { drawn, within } from "./dom.js";
+import { collapsedAtFirst, edge, expand, layOut } from "./layout.js";
+import { TOKEN_ROW, drawBelow, drawNode } from "./marks.js";
+import { Minimap } from "./minimap.js";
+import { walk } from "./walk.js";
 
-/** Constituents in the order in which the beam made them: span, where its right child begins, height, and parent. */
-function constituents(beam, size) {
-  const ends = Array.from({ length: size }, (_, start) => start + 1); // of the element that begins at each leaf
-  const made = new Map();
-  const found = beam.merges.map(([start, end], order) => {
-    const middle = ends[start];
-    const children = [spanKey(start, middle), spanKey(middle, end)];
-    const height = 1 + Math.max(...children.map((key) => made.get(key)?.height ?? 0));
-    const node = { start, end, middle, order, height, parent: null };
-    for (const key of children) if (made.has(key)) made.get(key).parent = node;
-    ends[start] = end;
-    made.set(spanKey(start, end), node);
-    return node;
-  });
-  return found;
-}
+const MARGIN = 22;
+const WORDS_FROM = 0.3; // the scale from which words are drawn
+const MOST_NODES = 600; // drawn one by one; more are one line without labels
 
-/** Where each leaf and each constituent stands. Leaves stand in a row, a constituent as high above it as it is deep. */
-function layOut(tokens, nodes) {
-  const places = new Map();
-  let x = MARGIN;
-  tokens.forEach((token, position) => {
-    const width = measure(token, LEAF_FONT);
-    places.set(spanKey(position, position + 1), { x: x + width / 2, width });
-    x += width + LEAF_GAP;
-  });
-  const height = nodes.reduce((most, node) => Math.max(most, node.height), 0);
-  const level = height ? within(TALLEST / height, 3, 34) : 0;
-  const bottom = MARGIN + height * level + 10;
-  for (let position = 0; position < tokens.length; position++) {
-    places.get(spanKey(position, position + 1)).y = bottom;
+export class TreeView {
+  /** `parts`: one side, or the same side of two models. `on`: {point(key, side), choose(key, side), collapsed()}. */
+  constructor(parts, label, on) {
+    this.parts = parts;
+    this.on = on;
+    this.step = null;
+    this.current = null; // "part:span" of the node that Tab reaches
+    this.lit = null;
+    this.drawn = new Map(); // "part:span" → its group
+    this.edges = new Map();
+    this.many = drawn("path", { class: "edge many" });
+    this.band = drawn("rect", { class: "band", rx: 8 });
+    this.edgeLayer = drawn("g", { class: "edges", "aria-hidden": "true" }, this.many);
+    this.nodeLayer = drawn("g", { class: "nodes", role: "tree", "aria-label": label });
+    this.world = drawn("g", {}, this.band, this.edgeLayer, this.nodeLayer);
+    this.svg = drawn("svg", { class: "tree", tabindex: -1 }, this.world); // Chromium would make it a stop of Tab
+    this.root = document.createElement("div");
+    this.root.className = "canvas";
+    this.minimap = new Minimap((x, y) => this.camera.centre(x, y));
+    this.root.append(this.svg, this.minimap.root);
+    this.collapsed = new Set();
+    this.camera = new Camera(this.svg, this.world, {
+      onMove: () => this.#renderSoon(),
+      isLarge: () => this.minimap.isShown,
+    });
+    this.#listen();
+    new ResizeObserver(() => this.#resized()).observe(this.root);
   }
-  for (const { start, middle, end, height } of nodes) {
-    const left = places.get(spanKey(start, middle));
-    const right = places.get(spanKey(middle, end));
-    places.set(spanKey(start, end), { x: (left.x + right.x) / 2, y: bottom - height * level - 6 });
+
+  get #trees() {
+    return this.parts.map((side) => side.tree);
   }
-  return { places, level, width: Math.max(x - LEAF_GAP + MARGIN, 60), height: bottom + 24 };
-}
+  static sign = (part) => (part === 0 ? 1 : -1);
 
-/** The tree of a beam; each constituent is an element that can be pointed at and reached by the keyboard. */
-function drawTree(side, beam, label, describe) {
-  const { tokens } = side;
-  const nodes = constituents(beam, tokens.length);
-  const { places, level, width, height } = layOut(tokens, nodes);
-  const drawing = drawn("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "tree", role: "tree",
-    "aria-label": label });
-  const leaves = tokens.map((token, position) => {
-    const { x, y } = places.get(spanKey(position, position + 1));
-    return drawn("text", { x, y: y + 14, class: "leaf", "data-leaf": position, "text-anchor": "middle" }, token);
-  });
-  const deepest = nodes.at(-1)?.height ?? 0;
-  const groups = nodes.map((node) => {
-    const { start, middle, end } = node;
-    const own = places.get(spanKey(start, end));
-    const left = places.get(spanKey(start, middle));
-    const right = places.get(spanKey(middle, end));
-    const area = { x: left.x - 5, y: own.y - Math.min(level, 14) / 2, width: right.x - left.x + 10,
-      height: Math.min(level, 14) };
-    return drawn("g", { class: "constituent", "data-span": spanKey(start, end), "data-order": node.order,
-      role: "treeitem", tabindex: -1, "aria-level": deepest - node.height + 1, "aria-label": describe(start, end) },
-    drawn("path", { d: `M${left.x} ${left.y}V${own.y}H${right.x}V${right.y}` }),
-    drawn("circle", { cx: own.x, cy: own.y, r: within(level / 4, 1.5, 5) }),
-    drawn("rect", { ...area, "data-area": true, class: "area" }));
-  });
-  // The later ones first: what lies under them can still be pointed at.
-  drawing.append(...[...groups].reverse(), ...leaves);
-  if (!groups.length) fill(leaves[0], { role: "treeitem", tabindex: 0, "aria-label": `only token: ${tokens[0]}` }, []);
-  groups.at(-1)?.setAttribute("tabindex", 0);
-  drawing.addEventListener("keydown", (event) => walkTree(event, nodes, groups));
-  return drawing;
-}
+  /** Lay out the chosen beams again, as when another was chosen or a constituent collapsed. */
+  update() {
+    if (!this.size) return;
+    const layOutAll = (scale) =>
+      this.parts.map((side, part) =>
+        layOut(
+          side,
+          side.tree,
+          this.collapsed,
+          (this.size.height / scale - 2 * MARGIN - TOKEN_ROW) / this.parts.length,
+          TreeView.sign(part),
+        ),
+      );
+    // The width decides how large it can be drawn, and that how far apart the levels stand.
+    this.layouts = layOutAll(within(this.size.width / (layOutAll(1)[0].width + 2 * MARGIN), READABLE, LARGEST));
+    const [upper, lower] = this.layouts;
+    if (lower) for (const place of lower.places.values()) place.y += TOKEN_ROW;
+    this.bounds = {
+      left: -MARGIN,
+      top: -upper.height - MARGIN,
+      right: upper.width + MARGIN,
+      bottom: TOKEN_ROW + (lower?.height ?? 0) + MARGIN,
+    };
+    this.camera.setScene(this.bounds, this.size);
+    const hadFocus = this.nodeLayer.contains(document.activeElement);
+    for (const group of this.drawn.values()) group.remove();
+    for (const path of this.edges.values()) path.remove();
+    this.drawn.clear();
+    this.edges.clear();
+    if (!this.#place(this.current)) this.current = `0:${this.parts[0].tree.root.key}`;
+    this.minimap.draw(this.layouts, this.bounds);
+    // In the corner where the tree is lowest.
+    const root = upper.places.get(this.parts[0].tree.root.key);
+    this.minimap.root.classList.toggle("left", root.x > upper.width / 2);
+    this.#render();
+    this.light(this.lit);
+    if (hadFocus) this.drawn.get(this.current).focus({ preventScroll: true });
+  }
 
-/** Arrow keys in a tree: up to the parent, down to the first child that is no leaf, sideways to the sibling. */
-function walkTree(event, nodes, groups) {
-  const node = nodes[groups.indexOf(event.target)];
-  if (!node) return;
-  const children = nodes.filter((other) => other.parent === node).sort((a, b) => a.start - b.start);
-  const siblings = nodes.filter((other) => other !== node && node.parent && other.parent === node.parent);
-  const chosen = {
-    ArrowUp: node.parent,
-    ArrowDown: children[0],
-    ArrowLeft: siblings.find((other) => other.start < node.start),
-    ArrowRight: siblings.find((other) => other.start > node.start),
-    Home: nodes[0],
-    End: nodes.at(-1),
-  };
-  if (!(event.key in chosen)) return;
-  event.preventDefault();
-  event.stopPropagation(); // or the merges would be stepped through
-  if (chosen[event.key]) moveFocus(groups, groups[chosen[event.key].order]);
-}
+  /** The whole tree in view; at first a long one is only as small as can be read, and begins where reading does. */
+  fit(whole = true, isQuick = false) {
+    this.camera.fit({ whole, isQuick, fromRight: this.parts[0].rightToLeft, inMiddle: this.parts.length > 1 });
+  }
 
-/** Focus one of several elements of which Tab reaches one: from now on this. */
-function moveFocus(all, chosen) {
-  for (const each of all) each.setAttribute("tabindex", -1);
-  chosen.setAttribute("tabindex", 0);
-  chosen.focus();
-  chosen.scrollIntoView({ block: "nearest", inline: "nearest" });
-}
+  zoomBy(factor) {
+    this.camera.zoomBy(factor);
+  }
 
-/** Show the first `step` merges of a tree, the others in the background. In a whole tree none is the newest. */
-function showStep(drawing, step) {
-  const groups = drawing.querySelectorAll(".constituent");
-  for (const group of groups) {
-    const order = Number(group.dataset.order);
-    group.classList.toggle("pending", order >= step);
-    group.classList.toggle("newest", order === step - 1 && step < groups.length);
+  #renderSoon() {
+    this.waiting ??= requestAnimationFrame(() => {
+      this.waiting = null;
+      this.#render();
+    });
+  }
+
+  #resized() {
+    const { clientWidth: width, clientHeight: height } = this.root;
+    if (!width || !height) return;
+    if (!this.size) this.collapsed = collapsedAtFirst(this.parts, width / READABLE);
+    this.size = { width, height };
+    this.update();
+    if (!this.camera.isMoved) this.fit(false, true);
+    this.on.collapsed();
+  }
+
+  #place(id) {
+    const [part, key] = id?.split(":") ?? [];
+    return this.layouts?.[part]?.places.get(key);
+  }
+
+  /** The nodes in view in reading order, parents before their children. */
+  #visible() {
+    const view = this.camera.view(80);
+    return this.layouts.flatMap(({ places }, part) => {
+      const sign = TreeView.sign(part);
+      const found = [];
+      for (const place of places.values()) {
+        if (place.to < view.left || place.from > view.right) continue;
+        if (part > 0 && !place.node.children) continue; // the words are drawn once
+        const end = sign > 0 ? TOKEN_ROW : 0;
+        if (Math.max(place.y, end) < view.top || Math.min(place.y, end) > view.bottom) continue;
+        found.push({ id: `${part}:${place.node.key}`, place, part, sign });
+      }
+      return found.sort(({ place: { node: a } }, { place: { node: b } }) => a.start - b.start || b.end - a.end);
+    });
+  }
+
+  #render() {
+    if (!this.layouts) return;
+    let visible = this.#visible();
+    if (this.camera.transform.k < WORDS_FROM) visible = visible.filter(({ place }) => place.node.children);
+    let rest = [];
+    if (visible.length > MOST_NODES) {
+      const order = [...visible].sort((a, b) => b.place.to - b.place.from - (a.place.to - a.place.from));
+      const kept = new Set(order.slice(0, MOST_NODES / 2));
+      rest = visible.filter((each) => !kept.has(each) && each.place.children);
+      visible = visible.filter((each) => kept.has(each));
+    }
+    const focus = this.#place(this.current);
+    const [part] = this.current.split(":").map(Number);
+    if (focus && !visible.some(({ id }) => id === this.current)) {
+      visible.push({ id: this.current, place: focus, part, sign: TreeView.sign(part) });
+    }
+    this.many.setAttribute("d", rest.map(({ place, sign }) => edge(place, sign)).join(""));
+    const made = visible.map((each) => ({ ...each, group: this.drawn.get(each.id) ?? this.#draw(each) }));
+    const kept = new Set(made.map(({ id }) => id));
+    for (const [id, group] of this.drawn) {
+      if (kept.has(id)) continue;
+      group.remove();
+      this.edges.get(id)?.remove();
+      this.drawn.delete(id);
+      this.edges.delete(id);
+    }
+    const focused = this.nodeLayer.contains(document.activeElement) ? document.activeElement : null;
+    let next = this.nodeLayer.firstChild;
+    for (const { group } of made) {
+      if (group === next) next = next.nextSibling;
+      else this.nodeLayer.insertBefore(group, next);
+    }
+    if (focused && document.activeElement !== focused) focused.focus({ preventScroll: true }); // it was moved
+    this.minimap.move(this.camera.transform, this.size);
+    this.svg.classList.toggle("movable", this.minimap.isShown);
+  }
+
+  #draw({ id, place, part, sign }) {
+    const group = drawNode(this.parts[part], place, part);
+    this.drawn.set(id, group);
+    if (place.node.children) {
+      const below = drawBelow(this.parts[part], place, part, sign);
+      this.edges.set(id, below);
+      this.edgeLayer.append(below);
+    }
+    if (id === this.current) group.setAttribute("tabindex", 0);
+    this.#mark(id, place.node, part);
+    return group;
+  }
+
+  /** What depends on the step, on the other tree and on what is pointed at. */
+  #mark(id, node, part) {
+    const other = this.parts[1 - part];
+    for (const each of [this.drawn.get(id), this.edges.get(id)]) {
+      if (!each) continue;
+      each.classList.toggle("pending", this.step !== null && node.order >= this.step);
+      each.classList.toggle("newest", this.step !== null && node.order === this.step - 1);
+      each.classList.toggle("shared", Boolean(other && node.children && other.tree.bySpan.has(node.key)));
+      each.classList.toggle("only", Boolean(other && node.children && !other.tree.bySpan.has(node.key)));
+      each.classList.toggle("lit", node.key === this.lit);
+    }
+  }
+
+  #markAll() {
+    for (const id of this.drawn.keys()) {
+      const place = this.#place(id);
+      this.#mark(id, place.node, Number(id.split(":")[0]));
+    }
+  }
+
+  showStep(step) {
+    this.step = step;
+    this.#markAll();
+  }
+
+  /** Light a constituent, by its span, in both trees; null: none. */
+  light(key) {
+    this.lit = key;
+    if (!this.layouts) return;
+    this.#markAll();
+    const [start, end] = key?.split("-").map(Number) ?? [0, 0];
+    for (const [id, group] of this.drawn) {
+      const { node } = this.#place(id);
+      const isInside = id.startsWith("0:") && node.start >= start && node.end <= end;
+      for (const each of [group, this.edges.get(id)]) each?.classList.toggle("inside", isInside);
+    }
+    const found = this.layouts.map(({ places }) => places.get(key)).filter(Boolean);
+    this.band.toggleAttribute("hidden", !found.length);
+    if (!found.length) return;
+    const top = Math.min(0, ...found.map(({ y }) => y));
+    const bottom = Math.max(TOKEN_ROW, ...found.map(({ y }) => y));
+    const attributes = {
+      x: found[0].from - 6,
+      y: top - 4,
+      width: found[0].to - found[0].from + 12,
+      height: bottom - top + 6,
+    };
+    for (const [name, value] of Object.entries(attributes)) this.band.setAttribute(name, value);
+  }
+
+  /** Collapse a constituent, or open it again. Two trees collapse together, so both must have it. */
+  toggle(key) {
+    const node = this.#trees.map(({ bySpan }) => bySpan.get(key));
+    if (node.some((each) => !each?.children)) return false;
+    if (this.collapsed.has(key)) expand(node[0], this.#trees, this.collapsed);
+    else this.collapsed.add(key);
+    this.#keepPlace(key);
+    this.on.collapsed();
+    return true;
+  }
+
+  canToggle(key) {
+    return this.#trees.every(({ bySpan }) => bySpan.get(key)?.children);
+  }
+
+  setAll(isCollapsed) {
+    this.collapsed.clear();
+    if (isCollapsed) {
+      for (const child of this.parts[0].tree.root.children ?? [])
+        if (this.canToggle(child.key)) this.collapsed.add(child.key);
+    }
+    this.update();
+    this.fit(false);
+  }
+
+  /** Lay out again, with a constituent staying where it is seen. */
+  #keepPlace(key) {
+    const before = this.layouts[0].places.get(key);
+    this.update();
+    const now = this.layouts[0].places.get(key);
+    if (this.camera.isMoved) this.camera.shift((before.x - now.x) * this.camera.transform.k, 0);
+    else this.fit(false);
+  }
+
+  #listen() {
+    const found = ({ target }) => target.closest?.("[data-span]");
+    this.svg.addEventListener("pointerover", (event) => {
+      const group = found(event);
+      this.on.point(group?.dataset.span ?? null, this.parts[group?.dataset.part ?? 0]);
+    });
+    this.svg.addEventListener("pointerleave", () => this.on.point(null));
+    let before = null; // what was chosen when the button went down, which itself chooses
+    this.svg.addEventListener("pointerdown", () => {
+      before = this.chosen;
+    });
+    this.svg.addEventListener("click", (event) => {
+      const group = found(event);
+      if (!group) return;
+      const { span, part } = group.dataset;
+      const id = `${part}:${span}`;
+      const isChosen = before === id;
+      const isCollapsed = this.collapsed.has(span);
+      this.focus(id);
+      if (isCollapsed || isChosen) this.toggle(span);
+    });
+    this.svg.addEventListener("focusin", (event) => {
+      const group = found(event);
+      if (!group) return;
+      const { span, part } = group.dataset;
+      this.chosen = `${part}:${span}`;
+      this.on.choose(span, this.parts[part]);
+    });
+    this.svg.addEventListener("keydown", (event) => walk(event, this));
+  }
+
+  /** Open what a constituent is hidden in, and bring it into view. */
+  reveal(key, part) {
+    const [start, end] = key.split("-").map(Number);
+    for (const other of [...this.collapsed]) {
+      const [from, to] = other.split("-").map(Number);
+      if (from <= start && to >= end && other !== key) this.collapsed.delete(other);
+    }
+    this.update();
+    this.focus(`${part}:${key}`);
+  }
+
+  /** The trees as a drawing of their own: all that is not collapsed, at its own size. */
+  picture() {
+    const { left, top, right, bottom } = this.bounds;
+    const drawing = drawn("svg", {
+      class: "tree",
+      viewBox: [left, top, right - left, bottom - top].join(" "),
+      width: right - left,
+      height: bottom - top,
+    });
+    this.layouts.forEach(({ places }, part) => {
+      const sign = TreeView.sign(part);
+      const all = [...places.values()].filter(({ node }) => part === 0 || node.children);
+      drawing.append(
+        ...all.filter(({ node }) => node.children).map((place) => drawBelow(this.parts[part], place, part, sign)),
+        ...all.map((place) => drawNode(this.parts[part], place, part)),
+      );
+    });
+    return drawing;
+  }
+
+  /** Focus a node by its id, and bring it into view. */
+  focus(id) {
+    const place = this.#place(id);
+    if (!place) return;
+    this.drawn.get(this.current)?.setAttribute("tabindex", -1);
+    this.current = id;
+    this.camera.reveal(place, TOKEN_ROW);
+    this.#render();
+    const group = this.drawn.get(id);
+    group.setAttribute("tabindex", 0);
+    group.focus({ preventScroll: true });
   }
 }

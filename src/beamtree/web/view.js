@@ -1,132 +1,115 @@
-"use strict";
-// The page as a whole: what was asked, the address that tells it, and one panel or two to compare.
+// The page as a whole: what is asked for, the views of the answer, and the address that tells both.
 // On a server the documents come from /api/parse; in a file they are all in the page, and one chooses among them.
 
+import { readAddress, writeAddress } from "./address.js";
+import { Refused, explain, fetchDocument, fetchModels } from "./api.js";
+import { Browser } from "./browse.js";
+import { byId, element, within, words } from "./dom.js";
+import { Reading } from "./documents.js";
+import { History } from "./history.js";
+import { Stage } from "./stage.js";
+
+const PATIENCE = 500; // milliseconds until the page tells that it waits
 const embedded = byId("documents") && JSON.parse(byId("documents").textContent);
-const SOURCE = embedded ? "document" : "model"; // what the address calls it
+
 let models = [];
-let panels = [];
 let asking = null; // the request under way: a newer one ends it
-let lit = null;
-const steps = stepper(showMerges);
+let past = null;
+let browser = null;
+const stage = new Stage({ changed: writeView, complain, isOffline: Boolean(embedded) });
 
-function showMerges(step) {
-  const said = panels.map(({ sides }) => sides.map((side) => side.show(step)).join("; "));
-  writeAddress();
-  // Two models that make the same merge need not say so twice.
-  return `${step} of ${steps?.most ?? 0} merges: ${[...new Set(said)].join(" / ")}`;
-}
+const modelOf = (name) => models.find((model) => model.name === name);
+const examplesOf = (model) => model?.examples ?? (model ? [model.example] : []);
+const sources = () => [byId("model").value, byId("compare").value].filter((source) => source !== "");
+const fields = () => ({ text: byId("text")?.value ?? "", second: isPair() ? byId("second").value : "" });
+const isPair = () => [byId("model").value, byId("compare").value].some((name) => modelOf(name)?.pair);
 
-function showChosen() {
-  const [one, two] = panels;
-  const shared = [];
-  one.sides.forEach((side, index) => {
-    const other = two?.sides[index];
-    const comparable = other && sameTokens(side, other);
-    side.setApart(comparable ? other : null);
-    other?.setApart(comparable ? side : null);
-    if (comparable) {
-      const both = [...side.chosen.keys()].filter((key) => other.chosen.has(key)).length;
-      shared.push(`${both} of ${plural(side.chosen.size, "constituent")}`);
-    }
-  });
-  byId("result").textContent = panels.map((panel) => panel.summary).join(" ")
-    + (shared.length ? ` The chosen trees share ${shared.join(" and ")}.` : "");
-}
-
-const sameTokens = (a, b) => a.side.tokens.length === b.side.tokens.length
-  && a.side.tokens.every((token, index) => token === b.side.tokens[index]);
-
-function show(documents, { beams = [], step = null } = {}) {
-  steps.stop();
-  lit = null;
-  panels = documents.map((content) => new Panel(content, () => {
-    showChosen();
-    steps.begin(steps.most, steps.step);
-  }));
-  panels.forEach(({ sides }, index) => sides.forEach((side, place) => {
-    side.choose(within(Number(beams[index]?.[place]) || 0, 0, side.side.beams.length - 1));
-  }));
-  byId("panels").replaceChildren(...panels.map((panel) => panel.root));
-  byId("panels").classList.toggle("two", panels.length > 1);
-  byId("tools").hidden = false;
-  byId("problem").hidden = true;
-  showChosen();
-  steps.begin(Math.max(...panels.map((panel) => panel.steps)), step);
+/** Everything that is seen is in the address. */
+function writeView() {
+  const parts = { [embedded ? "document" : "model"]: byId("model").value, compare: byId("compare").value };
+  writeAddress({ ...parts, ...(embedded ? {} : fields()), ...stage.address });
 }
 
 function complain(message) {
-  steps.stop();
-  panels = [];
-  byId("panels").replaceChildren();
-  byId("player").hidden = byId("tools").hidden = true;
+  stage.clear();
   byId("result").textContent = "";
   byId("problem").textContent = message;
   byId("problem").hidden = false;
 }
 
-const chosenSources = () => [byId("model").value, byId("compare").value].filter((source) => source !== "");
+function notify(message) {
+  byId("notice").textContent = message;
+  byId("notice").hidden = !message;
+}
 
-async function ask(view = {}) {
-  if (embedded) return show(chosenSources().map((source) => embedded[Number(source)]), view);
+function show(documents, view) {
+  byId("problem").hidden = true;
+  stage.show(
+    documents.map((content) => new Reading(content)),
+    view,
+  );
+}
+
+/** Ask for what the fields say. `view`: what to show of it; `onRefusal`: what to do instead of telling of an error. */
+async function ask(view = {}, onRefusal = null) {
+  if (embedded)
+    return show(
+      sources().map((source) => embedded[Number(source)]),
+      view,
+    );
   asking?.abort();
-  const control = asking = new AbortController();
-  byId("result").textContent = "Reading …";
-  byId("panels").setAttribute("aria-busy", "true");
+  const control = (asking = new AbortController());
+  const told = setTimeout(() => {
+    byId("working").hidden = false;
+  }, PATIENCE);
+  byId("progress").textContent = "Reading …";
+  byId("stage").setAttribute("aria-busy", "true");
   try {
-    show(await Promise.all(chosenSources().map((name) => fetchDocument(name, control.signal))), view);
+    const asked = fields();
+    const documents = await Promise.all(sources().map((name) => fetchOne(name, asked, control.signal)));
+    show(documents, view);
+    past.add({ model: byId("model").value, ...asked, label: documents[0].label });
   } catch (error) {
     if (control.signal.aborted) return;
-    complain(error instanceof TypeError ? "The server does not answer: is it still running?" : error.message);
-    writeAddress();
+    if (onRefusal && error instanceof Refused && error.status === 422) return onRefusal(error);
+    complain(explain(error));
+    writeView();
+  } finally {
+    clearTimeout(told);
+    if (control === asking) {
+      byId("working").hidden = true;
+      byId("stage").removeAttribute("aria-busy");
+    }
   }
-  if (control === asking) byId("panels").removeAttribute("aria-busy");
 }
 
-async function fetchDocument(model, signal) {
-  const second = models.find(({ name }) => name === model)?.pair ? byId("second").value : "";
-  const body = JSON.stringify({ model, text: byId("text").value, ...(second && { second }) });
-  const headers = { "Content-Type": "application/json" };
-  const answer = await fetch("api/parse", { method: "POST", headers, body, signal });
-  const content = await answer.json();
-  if (!answer.ok) throw new Error(byId("compare").value ? `${model}: ${content.error}` : content.error);
-  return content;
+async function fetchOne(model, { text, second }, signal) {
+  const asked = { model, text, ...(second && modelOf(model).pair && { second }) };
+  const several = sources().length > 1 ? `${model}: ` : "";
+  try {
+    return await fetchDocument(asked, signal, (event) => {
+      byId("progress").textContent =
+        several +
+        (event.event === "queued"
+          ? `waiting, ${event.position} before this one`
+          : `reading for ${Math.round(event.seconds)} s`);
+    });
+  } catch (error) {
+    if (error instanceof Refused) throw new Refused(several + error.message, error.status);
+    throw error;
+  }
 }
 
-/** Everything that is seen is in the address. */
-function writeAddress() {
-  const parts = new URLSearchParams();
-  parts.set(SOURCE, byId("model").value);
-  if (byId("compare").value) parts.set("compare", byId("compare").value);
-  if (!embedded) {
-    parts.set("text", byId("text").value);
-    if (byId("second").value) parts.set("second", byId("second").value);
-  }
-  const beams = panels.map(({ sides }) => sides.map((side) => side.beam).join("."));
-  if (beams.some((each) => /[1-9]/.test(each))) parts.set("beams", beams.join("_"));
-  if (panels.length && steps?.step < steps?.most) parts.set("step", steps.step);
-  if (byId("fit").checked) parts.set("fit", "1");
-  history.replaceState(null, "", `#${parts}`);
+function setText([text, second = ""]) {
+  byId("text").value = text;
+  byId("second").value = second;
 }
 
-function readAddress() {
-  const parts = new URLSearchParams(location.hash.slice(1));
-  const first = byId("model").options[0].value;
-  choose(byId("model"), parts.get(SOURCE) ?? first);
-  choose(byId("compare"), parts.get("compare") ?? "");
-  const missing = [[parts.get(SOURCE), byId("model")], [parts.get("compare"), byId("compare")]]
-    .find(([wanted, field]) => wanted !== null && field.value !== wanted);
-  byId("fit").checked = parts.get("fit") === "1";
-  fitDrawings();
-  showFields();
-  if (!embedded) {
-    byId("text").value = parts.get("text") ?? example()[0];
-    byId("second").value = parts.get("second") ?? (parts.has("text") ? "" : example()[1] ?? "");
-  }
-  if (missing) return complain(`The link asks for the ${SOURCE} “${missing[0]}”, which is not here.`);
-  const beams = (parts.get("beams") ?? "").split("_").map((each) => each.split("."));
-  const step = /^\d+$/.test(parts.get("step") ?? "") ? Number(parts.get("step")) : null;
-  if (embedded || parts.has("text")) ask({ beams, step });
+/** Ask for a text as a new entry of the browser's history, so that the way back leads to what was seen before. */
+function askNew(...how) {
+  history.pushState(null, "", location.href);
+  notify("");
+  return ask(...how);
 }
 
 function choose(field, value) {
@@ -134,59 +117,111 @@ function choose(field, value) {
   else field.selectedIndex = 0;
 }
 
-const modelOf = (field) => models.find(({ name }) => name === byId(field).value);
-const example = () => modelOf("model")?.example ?? [""];
-
-/** A second text is asked for when a model reads pairs. */
+/** What the chosen model needs: a second field for pairs, its examples. */
 function showFields() {
   if (embedded) return;
-  byId("second-field").hidden = ![modelOf("model"), modelOf("compare")].some((model) => model?.pair);
+  byId("second-field").hidden = !isPair();
+  document.body.classList.toggle("pair", isPair());
+  const model = modelOf(byId("model").value);
+  byId("examples").replaceChildren(
+    ...examplesOf(model).map((texts) => {
+      const name = texts.map((text) => words(text.split(/\s+/), 0, text.split(/\s+/).length, 16)).join(" | ");
+      const chip = element("button", { type: "button", class: "chip", dir: "auto", title: texts.join("\n") }, name);
+      chip.addEventListener("click", () => {
+        setText(texts);
+        askNew();
+      });
+      return element("li", {}, chip);
+    }),
+  );
 }
 
-function fitDrawings() {
-  byId("panels").classList.toggle("fit", byId("fit").checked);
+/** Another model: a text that was only an example, or that it cannot read, gives way to its own. */
+function changeModel() {
+  showFields();
+  notify("");
+  if (embedded) return ask();
+  const model = modelOf(byId("model").value);
+  const [example] = examplesOf(model);
+  const isForeign = (texts) => texts[0] === byId("text").value;
+  const foreign =
+    models
+      .filter((each) => each !== model)
+      .flatMap(examplesOf)
+      .some(isForeign) && !examplesOf(model).some(isForeign);
+  if (foreign || !byId("text").value.trim() || (model.pair && !byId("second").value)) setText(example);
+  browser.read();
+  return ask({}, (error) => {
+    setText(example);
+    notify(`The text before cannot be read by ${byId("model").value} (${error.message}): its example is shown.`);
+    return ask();
+  });
 }
 
-function light(group) {
-  if (lit) for (const { side, span } of lit) side.light(...span, false);
-  lit = null;
-  if (!group) return;
-  const own = panels.flatMap(({ sides }) => sides).find((side) => side.root.contains(group));
-  const place = panels.map(({ sides }) => sides.indexOf(own)).find((index) => index >= 0);
-  const span = group.dataset.span.split("-").map(Number);
-  const alike = panels.map(({ content, sides }) => ({ content, side: sides[place], span }))
-    .filter(({ side }) => side && sameTokens(side, own));
-  lit = alike;
-  for (const { side } of alike) side.light(...span, true);
-  byId("detail").textContent = alike.map(({ content, side }) => (panels.length > 1 ? `${content.model}: ` : "")
-    + side.describe(...span)).join("\n");
-}
-
-function option(value, text) {
-  return element("option", { value }, text);
+/** Show what the address asks for; without a text the example of the model. */
+function followAddress() {
+  const wanted = readAddress();
+  const source = embedded ? wanted.document : wanted.model;
+  choose(byId("model"), source ?? byId("model").options[0].value);
+  choose(byId("compare"), wanted.compare ?? "");
+  showFields();
+  if (!embedded)
+    setText(wanted.text === null ? examplesOf(modelOf(byId("model").value))[0] : [wanted.text, wanted.second ?? ""]);
+  const missing = [
+    [source, byId("model")],
+    [wanted.compare, byId("compare")],
+  ].find(([name, field]) => name !== null && field.value !== name);
+  if (missing)
+    return complain(`The link asks for the ${embedded ? "document" : "model"} “${missing[0]}”, which is not here.`);
+  return ask(wanted);
 }
 
 async function start() {
+  const option = (value, text) => element("option", { value }, text);
   if (embedded) {
-    for (const id of ["text-field", "second-field", "send-field"]) byId(id).remove();
+    for (const id of ["text-field", "second-field", "parse", "chips"]) byId(id).remove();
     byId("ask").hidden = embedded.length === 1;
-    const beginning = (text) => words(text.split(/\s+/), 0, Infinity, 10);
-    const texts = embedded.map(({ model, text }, index) => [String(index), `${beginning(text)} · ${model}`]);
-    byId("model-field").firstChild.textContent = "Text and model ";
+    const texts = embedded.map(({ model, text }, index) => [
+      String(index),
+      `${words(text.split(/\s+/), 0, text.split(/\s+/).length, 10)} · ${model}`,
+    ]);
+    byId("model-field").firstChild.textContent = "Text and model";
     for (const id of ["model", "compare"]) byId(id).append(...texts.map((each) => option(...each)));
   } else {
-    const answer = await fetch("api/models");
-    ({ models } = await answer.json());
+    past = new History(({ model, text, second }) => {
+      choose(byId("model"), model);
+      showFields();
+      setText([text, second]);
+      askNew();
+    });
+    browser = new Browser({
+      complain,
+      model: () => modelOf(byId("model").value),
+      choose: ({ text, second }) => {
+        setText([text, second]);
+        askNew();
+      },
+    });
+    models = await fetchModels();
     for (const id of ["model", "compare"]) byId(id).append(...models.map(({ name }) => option(name, name)));
     byId("compare-field").hidden = models.length === 1;
+    for (const id of ["text", "second"]) growOnFocus(byId(id));
   }
-  readAddress();
+  await followAddress();
+}
+
+/** A field of one line, which shows all of a longer text while it has the focus. */
+function growOnFocus(field) {
+  const fit = () => {
+    field.style.height = "";
+    if (document.activeElement === field) field.style.height = `${within(field.scrollHeight + 2, 36, 240)}px`;
+  };
+  for (const event of ["focus", "input", "blur"]) field.addEventListener(event, fit);
 }
 
 byId("ask").addEventListener("submit", (event) => {
   event.preventDefault();
-  history.pushState(null, "", location.href); // so that the browser's way back leads to what was seen before
-  ask();
+  askNew();
 });
 byId("ask").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && event.target.matches("textarea") && !event.isComposing) {
@@ -194,34 +229,27 @@ byId("ask").addEventListener("keydown", (event) => {
     byId("ask").requestSubmit();
   }
 });
-let tried = null; // the example that stands in the fields, which gives way to that of another model
-for (const id of ["model", "compare"]) {
-  byId(id).addEventListener("pointerdown", () => { tried = example(); });
-  byId(id).addEventListener("focus", () => { tried = example(); });
-  byId(id).addEventListener("change", () => {
-    showFields();
-    if (embedded) return ask();
-    if (id === "model" && tried && byId("text").value === tried[0]) {
-      [byId("text").value, byId("second").value] = [example()[0], example()[1] ?? ""];
-    }
-    tried = example();
-    if (panels.length) ask();
-  });
-}
-byId("fit").addEventListener("change", () => { fitDrawings(); writeAddress(); });
-byId("copy").addEventListener("click", async () => {
-  try {
-    await navigator.clipboard.writeText(location.href);
-    byId("result").textContent = "The link is copied.";
-  } catch { // a browser without a clipboard for pages
-    byId("result").textContent = "The address of this page is the link: copy it from the address bar.";
-  }
+byId("model").addEventListener("change", changeModel);
+byId("compare").addEventListener("change", () => {
+  showFields();
+  const second = examplesOf(modelOf(byId("compare").value))[0]?.[1];
+  if (!embedded && isPair() && !byId("second").value && second) byId("second").value = second;
+  ask();
 });
-for (const [event, find] of [["pointerover", true], ["focusin", true], ["pointerleave", false]]) {
-  byId("panels").addEventListener(event, ({ target }) => {
-    const focused = document.activeElement?.closest(".constituent"); // which returns when the mouse goes
-    light((find && target.closest(".constituent")) || focused);
+byId("cancel").addEventListener("click", () => {
+  asking?.abort();
+  byId("working").hidden = true;
+  byId("stage").removeAttribute("aria-busy");
+});
+for (const menu of document.querySelectorAll("details.menu")) {
+  document.addEventListener("click", ({ target }) => {
+    if (!menu.contains(target)) menu.open = false;
+  });
+  menu.addEventListener("keydown", ({ key }) => {
+    if (key !== "Escape") return;
+    menu.open = false;
+    menu.querySelector("summary").focus();
   });
 }
-window.addEventListener("hashchange", readAddress);
-start().catch(() => complain("The server does not answer: is it still running?"));
+window.addEventListener("popstate", followAddress); // the way back, and an address that was typed
+start().catch((error) => complain(explain(error)));

@@ -2,29 +2,40 @@
 
 import asyncio
 import json
-import queue
-from collections.abc import Sequence
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from threading import Thread
+from threading import Condition, Thread
+from typing import Any
 
 from beamtree.models.answers import answers, as_json
 from beamtree.models.pretrained import Pretrained
 from beamtree.models.tokens import tokenizer_of
+from beamtree.trees import Tree
 from beamtree.utils.checks import check_integer
+from beamtree.web.errors import Busy, InternalError, RequestError, TooLong, TooSlow
+
+INTERVAL = 0.5  # seconds between two reports of progress
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one request. A request that exceeds one is refused at once."""
+    """Limits of one request, and of all together. A request that exceeds one is refused at once."""
 
     characters: int = 20_000  # of a text
     tokens: int = 2_000  # of a text
     waiting: int = 256  # requests in the queue of a model
     seconds: int = 60  # from a request's arrival to its answer
+    body_seconds: int = 4  # from a request's first byte to its last
+    requests: int = 384  # answered at the same time; more than `waiting`, so that one model cannot block the others
 
     def __post_init__(self) -> None:
-        for name in ("characters", "tokens", "waiting", "seconds"):
+        for name in ("characters", "tokens", "waiting", "seconds", "body_seconds", "requests"):
             check_integer(name, getattr(self, name), at_least=1)
 
     @property
@@ -32,90 +43,197 @@ class Limits:
         """The largest request: two texts, with up to twelve bytes of JSON per character, and the rest of the body."""
         return 2 * 12 * self.characters + 4096
 
-
-class TooLong(ValueError):
-    """The text is longer than the server allows."""
-
-
-class Busy(Exception):
-    """Too many requests are waiting."""
+    @property
+    def connections(self) -> int:
+        """Open connections. Twice the requests: connections that send slowly must not exclude those that do not."""
+        return 2 * self.requests
 
 
-class TooSlow(Exception):
-    """The answer was not ready in time."""
+class Cancelled(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class Job:
+    """A request for the document of a text, and its result. It must be created in an event loop."""
+
+    def __init__(self, text: str, seconds: int) -> None:
+        self.text = text
+        self.deadline = time.monotonic() + seconds
+        self.started: float | None = None
+        self.cancelled = False
+        self.future: Future[bytes] = Future()  # set by the thread of the worker
+        self.document = asyncio.wrap_future(self.future)  # the same for the event loop
+        # Retrieve an exception even if the client has gone: asyncio would log it otherwise.
+        self.document.add_done_callback(lambda document: document.cancelled() or document.exception())
+
+    def check(self) -> None:
+        """Raise `Cancelled` if the request was cancelled."""
+        if self.cancelled:
+            raise Cancelled
 
 
 class Worker:
-    """Answers the requests for one model. Requests that wait past their deadline are dropped.
+    """Answers the requests for one model, in the order of their arrival.
 
-    A text that is being processed at its deadline is processed to its end, as a thread cannot be stopped; the requests
-    behind it wait.
+        job = worker.submit(["[MAX 2 9 ]"])
+        async for event in worker.progress(job): …
+        document = await worker.result(job)
+
+    A request is cancelled when its client disconnects or its deadline has passed. A waiting request then leaves the
+    queue. One that is being processed is stopped between two stages: validation, model, document, JSON. The model's
+    forward pass itself runs to its end, as a thread cannot be stopped and a check inside of the engine would slow it
+    down; the requests behind it wait until then.
     """
 
     def __init__(self, name: str, model: Pretrained, limits: Limits) -> None:
         self.name, self.model, self.limits = name, model, limits
         self.busy = False
         self._stopping = False
-        self._asked: set[asyncio.Future[bytes]] = set()
-        self._waiting: queue.Queue[tuple[str, Future[bytes]]] = queue.Queue(limits.waiting)
+        self._waiting: deque[Job] = deque()
+        self._running: Job | None = None
+        self._changed = Condition()  # guards the attributes above and the state of all jobs
         # A daemon thread: the program can exit while a text is being processed.
         Thread(target=self._work, name=f"model {name}", daemon=True).start()
 
-    async def answer(self, sides: Sequence[str]) -> bytes:
-        """The document of a text, or of the two texts of a pair, as JSON."""
-        future: Future[bytes] = Future()
+    def submit(self, sides: Sequence[str]) -> Job:
+        """Put the request for a text, or for the two texts of a pair, into the queue."""
         for side in sides:
             # The cheap limit first: tokens are counted only in texts of a reasonable length.
             if len(side) > self.limits.characters:
                 raise TooLong(f"the text has {len(side):,} characters: {self.limits.characters:,} are the most")
             if not side.isascii() and any("\ud800" <= character <= "\udfff" for character in side):
-                raise ValueError("the text holds half of a surrogate pair, which is no character: leave it out")
+                raise RequestError("the text holds half of a surrogate pair, which is no character: leave it out")
         # A tab separates the sides of a pair, so a tab inside a side becomes a space.
         text = "\t".join(side.replace("\t", " ") for side in sides) if self.model.config.pair else sides[0]
+        with self._changed:
+            if self._stopping:
+                raise _stopped()
+            if len(self._waiting) >= self.limits.waiting:
+                raise Busy(f"{self.limits.waiting} requests wait for {self.name} already: try again in a moment")
+            job = Job(text, self.limits.seconds)
+            self._waiting.append(job)
+            self._changed.notify()
+        return job
+
+    async def result(self, job: Job) -> bytes:
+        """The document as JSON. Raises `TooSlow` at the job's deadline. The job is cancelled if this call is."""
         try:
-            self._waiting.put_nowait((text, future))
-        except queue.Full:
-            raise Busy(f"{self.limits.waiting} requests wait for {self.name} already: try again in a moment") from None
-        asked = asyncio.wrap_future(future)
-        self._asked.add(asked)
-        try:
-            return await asyncio.wait_for(asked, self.limits.seconds)
-        except asyncio.CancelledError:
-            if not self._stopping:
-                raise
-            raise Busy("the server is being stopped") from None
-        except TimeoutError:
+            await asyncio.wait({job.document}, timeout=job.deadline - time.monotonic())
+        finally:
+            self.cancel(job)
+        if not job.document.done():
             raise TooSlow(
                 f"{self.name} has not answered within {self.limits.seconds} seconds: give it a shorter text, "
                 "or try again when it has less to do"
-            ) from None
-        finally:
-            self._asked.discard(asked)
+            )
+        return job.document.result()
+
+    async def progress(self, job: Job) -> AsyncIterator[dict[str, Any]]:
+        """What the job is doing, at once and then every `INTERVAL` seconds until it is done or its deadline has passed.
+
+        {"event": "queued", "position": 3}      1 is the next
+        {"event": "running", "seconds": 1.2}    since the model began with it
+        """
+        while not job.document.done() and (left := job.deadline - time.monotonic()) > 0:
+            yield self._state(job)
+            await asyncio.wait({job.document}, timeout=min(INTERVAL, left))
+
+    def cancel(self, job: Job) -> None:
+        """Remove the job from the queue, or stop it after the current stage. No effect on a finished job."""
+        with self._changed:
+            job.cancelled = True
+            if job in self._waiting:
+                self._waiting.remove(job)
 
     def stop(self) -> None:
-        """Refuse all waiting requests."""
-        self._stopping = True
-        for asked in list(self._asked):
-            asked.cancel()
+        """Refuse all requests that have no answer yet, and all later ones."""
+        with self._changed:
+            self._stopping = True
+            jobs = [*self._waiting, *([self._running] if self._running else [])]
+            self._waiting.clear()
+            for job in jobs:
+                if not job.cancelled:
+                    job.cancelled = True
+                    job.future.set_exception(_stopped())
+
+    def _state(self, job: Job) -> dict[str, Any]:
+        with self._changed:
+            if job in self._waiting:
+                return {"event": "queued", "position": self._waiting.index(job) + 1}
+            started = time.monotonic() if job.started is None else job.started
+            return {"event": "running", "seconds": round(time.monotonic() - started, 1)}
 
     def _work(self) -> None:
         while True:
-            text, future = self._waiting.get()
-            if not future.set_running_or_notify_cancel():
-                continue  # the request has timed out
-            self.busy = True
+            job = self._next()
+            outcome: bytes | RequestError | None = None
             try:
-                future.set_result(self._document(text))
-            except Exception as error:
-                future.set_exception(error)
-            finally:
-                self.busy = False
+                outcome = self._document(job.text, job.check)
+            except Cancelled:
+                pass
+            except RequestError as error:
+                outcome = error
+            except Exception:
+                logger.exception("the model %s failed", self.name)
+                outcome = InternalError()
+            self._finish(job, outcome)
 
-    def _document(self, text: str) -> bytes:
+    def _next(self) -> Job:
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting)
+            self._running = job = self._waiting.popleft()
+            job.started = time.monotonic()
+            self.busy = True
+            return job
+
+    def _finish(self, job: Job, outcome: bytes | RequestError | None) -> None:
+        with self._changed:
+            self._running, self.busy = None, False
+            if job.cancelled or outcome is None:
+                return
+            if isinstance(outcome, RequestError):
+                job.future.set_exception(outcome)
+            else:
+                job.future.set_result(outcome)
+
+    def _document(self, text: str, check: Callable[[], None] = lambda: None) -> bytes:
+        """The document of a text. `check` is called between stages, and stops the work by raising an exception."""
+        check()
+        self._validate(text.split("\t") if self.model.config.pair else [text])
+        check()
+        (answer,) = answers(self.model, [text], labels=True)
+        check()
+        document = as_json(answer, self.name)
+        check()
+        return json.dumps(document, ensure_ascii=False, allow_nan=False).encode()
+
+    def _validate(self, sides: Sequence[str]) -> None:
+        """Raise a `RequestError` for a text that the model does not take. Later exceptions are internal errors."""
         tokenizer = tokenizer_of(self.model.config, self.model.vocabulary, self.model.tokenizer)
-        for side in text.split("\t") if self.model.config.pair else [text]:
+        for side in sides:
             count = len(tokenizer.words(side))
             if count > self.limits.tokens:
                 raise TooLong(f"the text has {count:,} tokens: {self.limits.tokens:,} are the most")
-        (answer,) = answers(self.model, [text])
-        return json.dumps(as_json(answer, self.name), ensure_ascii=False, allow_nan=False).encode()
+        try:
+            samples = [tuple(self.model._tokens(side) for side in sides)]
+            trees = self.model._gold_trees(samples)
+            if trees is not None:
+                trees(0)
+        except ValueError as error:
+            raise RequestError(str(error)) from None
+
+
+def check_model(name: str, model: Pretrained) -> None:
+    """Raise a `ValueError` if the model can answer no request: it has no tokenizer, builds no trees, or needs gold
+    trees without a rule that derives them from a text."""
+    word = model.vocabulary.words()[-1] if model.vocabulary.closed else "a"
+    try:
+        tokenizer_of(model.config, model.vocabulary, model.tokenizer)
+        model._gold_trees([])
+        model.parse_tokens([[word]], gold=[Tree((word,), (0,))])
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _stopped() -> Busy:
+    return Busy("the server is being stopped")

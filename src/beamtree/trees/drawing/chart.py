@@ -1,108 +1,103 @@
-"""The beam chart: how probable every span is as a constituent, over all beams, as a triangular heat map.
+"""The beam chart: the probability of every span as a constituent, over all beams, as a triangular heat map.
 
-The leaves are the base. A span's cell stands over the middle of its leaves, the farther away the longer the span is, so
-that the whole text is the tip. As trees are, long charts are turned, with the base on the right. There the way from the
-base is logarithmic: most constituents are short, and need the room.
+The leaves are the base of the triangle. The cell of a span lies over the middle of its leaves, the farther from them
+the longer the span is, so that the whole text is the tip. Long charts are drawn horizontally, as trees are, with the
+base on the right. There the distance from the base is logarithmic, since most constituents are short.
 """
 
 import math
 from collections.abc import Sequence
 
-from beamtree.trees.drawing.picture import Drawing
-from beamtree.trees.drawing.shapes import (
-    CHARACTER,
-    LINE,
-    Cell,
-    Layout,
-    Line,
-    Mark,
-    Scene,
-    Shape,
-    Words,
-    below,
-    clipped,
-    is_rows,
-    text_width,
-    title,
-)
+from beamtree.trees.drawing.drawing import Drawing
+from beamtree.trees.drawing.layout import Orientation, is_horizontal
+from beamtree.trees.drawing.marks import Span, node_title
+from beamtree.trees.drawing.metrics import LINE_HEIGHT, clip, text_width
+from beamtree.trees.drawing.scene import PAGE_WIDTH, Cell, Line, Scene, Shape, Text, below
 from beamtree.trees.parses import Parse, span_probabilities
+from beamtree.utils.palette import Theme
 
-_NARROWEST, _WIDEST = 40.0, 96.0  # columns; a longer token is cut
-_STEP = 26.0  # the height of a cell in columns
-_DEPTH = 720.0  # of a chart in rows
-_LEAST = 2.0  # the width of a cell, however long its span is
-_DARK = 0.65  # from this strength on, light text is read more easily than dark text
-_RAMP = 6  # cells of the legend
+_SPACE = 6.0  # between leaves, and between the base and the leaves
+_MIN_COLUMN, _MAX_COLUMN = 40.0, 96.0  # widths in vertical orientation; longer leaves are clipped
+_ROW = 26.0  # height of a cell in vertical orientation
+_DEPTH = 720.0  # of the triangle in horizontal orientation
+_MIN_DEPTH = 2.0  # of a cell, however long its span is
+_DARK_CELL = 65  # percent from which light text is easier to read than dark text
+_LEGEND_CELLS = 6
 
 
-def draw_chart(tokens: Sequence[str], parses: Sequence[Parse], layout: Layout = "auto") -> Drawing:
-    """The chart of a text's parses: all of them, since a part has not all of a span's probability.
+def draw_chart(
+    tokens: Sequence[str],
+    parses: Sequence[Parse],
+    *,
+    orientation: Orientation = "auto",
+    theme: Theme | None = None,
+) -> Drawing:
+    """Draw the chart of a text from all its parses, since the probability of a span is the sum over all of them.
 
-    layout: as `draw_tree` has it. In columns every span has a cell; in rows only those that some beam holds.
+    orientation, theme: see `draw_tree`. With vertical orientation every span has a cell, with horizontal orientation
+        only those that are in some beam.
     """
     leaves = tuple(tokens)
     if not parses or any(len(parse.tree) != len(leaves) for parse in parses):
         found = ", ".join(str(len(parse.tree)) for parse in parses) or "none"
         raise ValueError(f"the chart of {len(leaves)} tokens needs parses of as many leaves, got {found}")
-    unit = min(_WIDEST, max(_NARROWEST, *(text_width(leaf) + CHARACTER for leaf in leaves)))
-    rows = is_rows(layout, unit * len(leaves))
-    chart = _scene(leaves, span_probabilities(parses), unit, rows)
-    return Drawing(below([_legend(), chart], gap=LINE), f"the beam chart of {len(leaves)} leaves")
+    column = min(_MAX_COLUMN, max(_MIN_COLUMN, *(text_width(leaf) + _SPACE for leaf in leaves)))
+    horizontal = is_horizontal(orientation, column * len(leaves) <= PAGE_WIDTH)
+    chart = _chart_scene(leaves, span_probabilities(parses), column, horizontal)
+    scene = below([_legend(), chart], space=LINE_HEIGHT)
+    return Drawing(scene, f"the beam chart of {len(leaves)} leaves", theme)
 
 
-def chart_svg(tokens: Sequence[str], parses: Sequence[Parse], layout: Layout = "auto") -> str:
-    """`draw_chart` as SVG."""
-    return draw_chart(tokens, parses, layout).svg()
-
-
-def _scene(leaves: tuple[str, ...], probabilities: dict[tuple[int, int], float], unit: float, rows: bool) -> Scene:
+def _chart_scene(leaves: tuple[str, ...], probabilities: dict[Span, float], column: float, horizontal: bool) -> Scene:
     size = len(leaves)
-    along, base = (LINE, _DEPTH) if rows else (unit, _STEP * (size - 1))
+    unit, base = (LINE_HEIGHT, _DEPTH) if horizontal else (column, _ROW * (size - 1))  # of a leaf; from the tip
 
-    def away(length: int) -> float:
-        """From the tip to the far side of the cells of this length."""
-        return base * (1 - math.log(length) / math.log(max(size, 2))) if rows else _STEP * (size - length)
+    def depth(length: int) -> float:
+        """Distance from the tip to the far side of the cells of this length."""
+        return base * (1 - math.log(length) / math.log(max(size, 2))) if horizontal else _ROW * (size - length)
 
-    rim = [(away(length), along * (length - 1) / 2) for length in range(1, size + 1)]
-    rim += [(far, along * size - place) for far, place in reversed(rim)]
-    frame = Line(tuple((far, place) if rows else (place, far) for far, place in (*rim, rim[0])))
-    marks = [Mark("", (frame,))]
-    spans = sorted(probabilities) if rows else [(a, b) for a in range(size) for b in range(a + 2, size + 1)]
+    def at(place: float, depth: float) -> tuple[float, float]:
+        return (depth, place) if horizontal else (place, depth)
+
+    side = [(unit * (length - 1) / 2, depth(length)) for length in range(1, size + 1)]
+    side += [(unit * size - place, far) for place, far in reversed(side)]
+    shapes: list[Shape] = [Line(tuple(at(*corner) for corner in (*side, side[0])), "line")]
+    spans = sorted(probabilities) if horizontal else [(a, b) for a in range(size) for b in range(a + 2, size + 1)]
     for start, end in spans:
         probability = probabilities.get((start, end), 0.0)
-        far, place = away(end - start), along * (start + end - 1) / 2
-        deep = max(_LEAST, away(end - start - 1) - far)
-        box = (far, place, deep, along) if rows else (place, far, along, deep)
-        marks.append(Mark(title(start, end, leaves, probability), _cell(box, probability)))
+        far = depth(end - start)
+        extent = max(_MIN_DEPTH, depth(end - start - 1) - far)
+        corner = at(unit * (start + end - 1) / 2, far)
+        shapes += _cell(*corner, *at(unit, extent), probability, node_title((start, end), leaves, None, probability))
     for position, leaf in enumerate(leaves):
-        middle = along * (position + 0.5)
-        words = (
-            Words(base + CHARACTER, middle, clipped(leaf))
-            if rows
-            else Words(middle, base + LINE / 2, clipped(leaf, along - CHARACTER / 2), centred=True)
-        )
-        marks.append(Mark(title(position, position + 1, leaves), (words,)))
-    if rows:
-        return Scene(base + CHARACTER + max(text_width(clipped(leaf)) for leaf in leaves), along * size, tuple(marks))
-    return Scene(along * size, base + LINE, tuple(marks))
+        middle, title = unit * (position + 0.5), node_title((position, position + 1), leaves)
+        word = clip(leaf) if horizontal else clip(leaf, unit - _SPACE)
+        beyond = base + (_SPACE if horizontal else LINE_HEIGHT / 2)
+        shapes.append(Text(*at(middle, beyond), word, centred=not horizontal, title=title))
+    words = _SPACE + max(text_width(clip(leaf)) for leaf in leaves) if horizontal else LINE_HEIGHT
+    return Scene(*at(unit * size, base + words), tuple(shapes))
 
 
-def _cell(box: tuple[float, float, float, float], probability: float) -> tuple[Shape, ...]:
-    """A cell with its number, where there is room for one and something to say."""
-    x, y, width, height = box
-    cell = Cell(x, y, width, height, probability)
-    number = f"{probability:.2f}"
-    if probability == 0 or text_width(number) > width:
-        return (cell,)
-    words = Words(x + width / 2, y + height / 2, number, centred=True, kind="dark" if probability > _DARK else "leaf")
-    return cell, words
+def _cell(x: float, y: float, width: float, height: float, probability: float, title: str) -> list[Shape]:
+    """A cell with its probability, if there is room for it and it is not zero."""
+    percent = round(100 * probability)
+    cell = Cell(x, y, width, height, f"heat-{percent}", title)
+    shown = f"{probability:.2f}"
+    if probability == 0 or text_width(shown) > width:
+        return [cell]
+    style = "on-heat" if percent > _DARK_CELL else "ink"
+    return [cell, Text(x + width / 2, y + height / 2, shown, style, centred=True, title=title)]
 
 
 def _legend() -> Scene:
-    """What the colours mean."""
-    low, high = "probability of a constituent: 0 ", " 1"
-    start = text_width(low)
-    end = start + LINE * _RAMP
-    cells = tuple(Cell(start + LINE * number, 0.0, LINE, LINE, number / (_RAMP - 1)) for number in range(_RAMP))
-    words = (Words(0.0, LINE / 2, low, kind="note"), Words(end, LINE / 2, high, kind="note"))
-    return Scene(end + text_width(high), LINE, (Mark("", (*words, *cells)),))
+    """A scale of the colours."""
+    name, high = "probability of a constituent: 0", "1"
+    start = text_width(name) + _SPACE
+    end = start + LINE_HEIGHT * _LEGEND_CELLS
+    cells = (
+        Cell(start + LINE_HEIGHT * i, 0.0, LINE_HEIGHT, LINE_HEIGHT, f"heat-{100 * i // (_LEGEND_CELLS - 1)}")
+        for i in range(_LEGEND_CELLS)
+    )
+    middle = LINE_HEIGHT / 2
+    texts = (Text(0.0, middle, name, "faint"), Text(end + _SPACE, middle, high, "faint"))
+    return Scene(end + _SPACE + text_width(high), LINE_HEIGHT, (*cells, *texts))

@@ -1,138 +1,175 @@
-"""Trees drawn: one, or the trees of all beams beside each other with their probabilities.
-
-A constituent stands as many steps from the leaves as it is high. Its line joins its two children, and since all that
-lies between them is lower, no two lines cross. Few leaves stand beside each other under the root; many are lines below
-each other, with the root on the left. Nothing recurses, so that depth costs only room.
-"""
+"""Drawings of trees: one, or the trees of several beams side by side."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
 from math import inf
-from typing import NamedTuple
 
 from beamtree.trees import Tree
-from beamtree.trees.drawing.picture import Drawing
-from beamtree.trees.drawing.shapes import (
-    CHARACTER,
-    LINE,
-    PAGE,
-    Dot,
-    Layout,
-    Line,
-    Mark,
-    Scene,
-    Words,
-    below,
-    beside,
-    clipped,
-    is_rows,
-    text_width,
-    title,
-    words_scene,
-)
-from beamtree.trees.parses import Parse, span_probabilities
+from beamtree.trees.drawing.drawing import Drawing
+from beamtree.trees.drawing.layout import Orientation, PlacedNode, TreeLayout, is_horizontal, place_nodes
+from beamtree.trees.drawing.marks import Mark, MarkedTree, Span, node_marks, node_styles, node_title
+from beamtree.trees.drawing.metrics import LINE_HEIGHT, clip, text_width
+from beamtree.trees.drawing.scene import PAGE_WIDTH, Dot, Line, Scene, Shape, Text, below, beside, text_scene
+from beamtree.trees.parses import Node, Parse, span_probabilities
 from beamtree.utils.checks import check_integer
+from beamtree.utils.palette import Theme
 
-_HEIGHT = 240.0  # of the lines above leaves in columns, if the tree is high; else
-_STEP = 26.0  # for each step
-_DEPTH = 240.0  # and the same beside leaves in rows
-_LEAST = 1.0  # however high a tree is
-
-
-class DrawnConstituent(NamedTuple):
-    """A constituent and its place along the leaves."""
-
-    start: int
-    end: int
-    height: int
-    place: float
+LEAF_SPACE = 14.0  # between leaves in vertical orientation
+WORD_SPACE = 6.0  # between the lines and the words below or beside them
+DOT_RADIUS, LABEL_RADIUS, LEAF_RADIUS = 3.0, 4.5, 3.0
+_STEP = 26.0  # between the heights of a parent and its highest child, but
+_MAX_HEIGHT = 320.0  # of all steps of a high tree, if its nodes have no texts,
+_MIN_STEP = 1.0  # however high it is
+_TEXT_SPACE = 3.0  # around the text of a node
+_TEXT_STEP = 8.0  # least length of a line between two texts
 
 
 def draw_tree(
-    tree: Tree, probabilities: Mapping[tuple[int, int], float] | None = None, layout: Layout = "auto"
+    tree: Tree,
+    nodes: Sequence[Node] = (),
+    *,
+    probabilities: Mapping[Span, float] | None = None,
+    orientation: Orientation = "auto",
+    theme: Theme | None = None,
 ) -> Drawing:
-    """One tree. `probabilities` are of its constituents' spans, where they are known.
+    """Draw one tree.
 
-    layout: "columns": the leaves stand beside each other, under the root. "rows": below each other, the root on their
-    left. "auto": in columns if they fit on a page.
+    nodes: of its parse, with labels, see `Parse.nodes`.
+    probabilities: of its constituents over all beams; dots without a label are the darker the higher theirs is.
+    orientation: "vertical" has the root above the leaves, "horizontal" on their left, one leaf per line; "auto" is
+        horizontal if the leaves do not fit on a page.
+    theme: "paper" or "dark"; None is paper in files, and follows the colour scheme of the reader in notebooks.
     """
-    return Drawing(_scene(tree, probabilities, layout), f"a tree over {len(tree)} leaves")
+    scene = tree_scene(tree, nodes, probabilities, orientation)
+    return Drawing(scene, f"a tree over {len(tree)} leaves", theme)
 
 
-def draw_beams(parses: Sequence[Parse], top: int | None = 5, layout: Layout = "auto") -> Drawing:
-    """The `top` best trees beside each other, each under its probability; None: all. How probable a constituent is,
-    over all beams, is the strength of its dot."""
+def draw_beams(
+    parses: Sequence[Parse],
+    top: int | None = 5,
+    *,
+    orientation: Orientation = "auto",
+    theme: Theme | None = None,
+    headings: bool = True,
+) -> Drawing:
+    """Draw the `top` most probable trees side by side, or all with None. Labels are those of `Parse.nodes`.
+
+    orientation, theme: see `draw_tree`.
+    headings: add the probability of each tree, a legend of the labels' colours, and how many trees are left out.
+    """
     if top is not None:
         check_integer("top", top, at_least=1)
     if not parses:
-        raise ValueError("there are no parses to draw: give those of a text, as model.parse(text) gives them")
+        raise ValueError("there are no parses to draw: give those of a text, as model.parse(text) returns them")
     probabilities = span_probabilities(parses)
-    scenes = []
-    for number, parse in enumerate(parses[:top], start=1):
-        heading = words_scene(f"{number}: probability {parse.probability:.3f}", "heading")
-        scenes.append(below([heading, _scene(parse.tree, probabilities, layout)], gap=LINE / 2))
-    # Trees in rows are compared line by line, so they stay beside each other however many they are.
-    shown = beside(scenes, page=inf if is_rows(layout, sum(_widths(parses[0].tree))) else PAGE)
-    if others := parses[len(scenes) :]:
-        rest = f"not drawn: {len(others)} more, probability {sum(other.probability for other in others):.3f}"
-        shown = below([shown, words_scene(rest, "note")])
-    return Drawing(shown, f"the {len(scenes)} most probable trees over {len(parses[0].tree)} leaves")
+    scenes = [tree_scene(parse.tree, parse.nodes, probabilities, orientation) for parse in parses[:top]]
+    if headings:
+        scenes = [
+            below([text_scene(f"tree {number}, probability {parse.probability:.3f}"), scene], space=WORD_SPACE)
+            for number, (parse, scene) in enumerate(zip(parses, scenes, strict=False), start=1)
+        ]
+    # Horizontal trees stay side by side however many there are, since they are compared line by line.
+    leaves_width = sum(_leaf_widths(parses[0].tree))
+    shown = [beside(scenes, inf if is_horizontal(orientation, leaves_width <= PAGE_WIDTH) else PAGE_WIDTH)]
+    if headings:
+        others = parses[len(scenes) :]
+        if others:
+            rest = f"not drawn: {len(others)} more, probability {sum(other.probability for other in others):.3f}"
+            shown.append(text_scene(rest, "faint"))
+        shown += _legend(parses[0].nodes)
+    about = f"the {len(scenes)} most probable trees over {len(parses[0].tree)} leaves"
+    return Drawing(below(shown, space=LINE_HEIGHT), about, theme)
 
 
-def tree_svg(tree: Tree, probabilities: Mapping[tuple[int, int], float] | None = None, layout: Layout = "auto") -> str:
-    """`draw_tree` as SVG."""
-    return draw_tree(tree, probabilities, layout).svg()
+def tree_scene(
+    tree: Tree, nodes: Sequence[Node], probabilities: Mapping[Span, float] | None, orientation: Orientation
+) -> Scene:
+    """The scene of one tree."""
+    marks = node_marks(tree, nodes, probabilities)
+    widths = _leaf_widths(tree)
+    horizontal = is_horizontal(orientation, sum(widths) <= PAGE_WIDTH)
+    texts = {span: text_width(mark.text) + 2 * _TEXT_SPACE for span, mark in marks.items() if mark.text}
+    if horizontal:
+        layout = place_nodes(tree, [LINE_HEIGHT] * len(tree))
+        boxes = {span: (LINE_HEIGHT, width) for span, width in texts.items()}
+    else:
+        layout = place_nodes(tree, widths, texts)
+        boxes = {span: (width, LINE_HEIGHT) for span, width in texts.items()}
+    painter = _TreePainter(tree, layout, marks, boxes, horizontal)
+    by_span = {node.span: node for node in nodes}
+    shapes: list[Shape] = []
+    for node in layout.nodes:
+        known = None if probabilities is None or node.height == 0 else probabilities.get(node.span, 0.0)
+        shapes += painter.shapes(node, node_title(node.span, tree.leaves, by_span.get(node.span), known))
+    depth = painter.words + (max(text_width(clip(leaf)) for leaf in tree.leaves) if horizontal else LINE_HEIGHT)
+    size = (depth, layout.size) if horizontal else (layout.size, depth)
+    return Scene(*size, tuple(shapes), tree=MarkedTree(tree, marks, horizontal))
 
 
-def beams_svg(parses: Sequence[Parse], top: int | None = 5, layout: Layout = "auto") -> str:
-    """`draw_beams` as SVG."""
-    return draw_beams(parses, top, layout).svg()
+class _TreePainter:
+    """Shapes of the nodes of a tree. Positions are computed as (place along the leaves, depth from the root).
+
+    boxes: extents of the nodes' texts along both axes. Lines end before them.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        layout: TreeLayout,
+        marks: Mapping[Span, Mark],
+        boxes: Mapping[Span, tuple[float, float]],
+        horizontal: bool,
+    ) -> None:
+        self.tree, self.layout, self.marks, self.boxes, self.horizontal = tree, layout, marks, boxes, horizontal
+        self.step = _STEP
+        if boxes:
+            self.step = max(_STEP, max(depth for _, depth in boxes.values()) + _TEXT_STEP)
+        elif layout.height:
+            self.step = max(_MIN_STEP, min(_STEP, _MAX_HEIGHT / layout.height))
+        self.root_depth = max(LABEL_RADIUS, self.box(layout.nodes[-1])[1] / 2)
+        leaf_radius = LEAF_RADIUS if any((i, i + 1) in marks for i in range(len(tree))) else 0.0
+        self.words = self.root_depth + self.step * layout.height + leaf_radius + WORD_SPACE  # depth at which they begin
+
+    def shapes(self, node: PlacedNode, title: str) -> Iterator[Shape]:
+        place, depth, mark = node.place, self.depth(node), self.marks.get(node.span)
+        if node.height:
+            half = self.box(node)[0] / 2
+            for child, side in ((self.layout.nodes[node.left], -half), (self.layout.nodes[node.right], half)):
+                end = self.depth(child) - self.box(child)[1] / 2
+                corners = ((place + side, depth), (child.place, depth), (child.place, end))
+                yield Line(tuple(self.at(*corner) for corner in corners))
+        if mark is not None and mark.text:
+            yield Text(*self.at(place, depth), mark.text, mark.style, centred=True, title=title)
+        elif mark is not None:
+            radius = LEAF_RADIUS if not node.height else LABEL_RADIUS if mark.sign else DOT_RADIUS
+            outline = "wrong" if mark.is_wrong else "faint"
+            yield Dot(*self.at(place, depth), radius, mark.style, outline, title)
+        if not node.height:
+            word = clip(self.tree.leaves[node.start])
+            depth = self.words if self.horizontal else self.words + LINE_HEIGHT / 2
+            yield Text(*self.at(place, depth), word, centred=not self.horizontal, title=title)
+
+    def box(self, node: PlacedNode) -> tuple[float, float]:
+        return self.boxes.get(node.span, (0.0, 0.0))
+
+    def depth(self, node: PlacedNode) -> float:
+        return self.root_depth + self.step * (self.layout.height - node.height)
+
+    def at(self, place: float, depth: float) -> tuple[float, float]:
+        return (depth, place) if self.horizontal else (place, depth)
 
 
-def _scene(tree: Tree, probabilities: Mapping[tuple[int, int], float] | None, layout: Layout) -> Scene:
-    widths = _widths(tree)
-    rows = is_rows(layout, sum(widths))
-    ends = [LINE * position for position in range(1, len(tree) + 1)] if rows else [*accumulate(widths)]
-    places = [(before + end) / 2 for before, end in zip([0.0, *ends], ends, strict=False)]
-    height = tree.height
-    step = max(_LEAST, min(_STEP, (_DEPTH if rows else _HEIGHT) / max(height, 1)))
-    far = step * height + (CHARACTER if rows else LINE / 2)  # from the root's side to the leaves'
-
-    def at(place: float, high: int) -> tuple[float, float]:
-        away = step * (height - high) + CHARACTER / 2
-        return (away, place) if rows else (place, away)
-
-    marks = []
-    for whole, left, right in _constituents(tree, places):
-        span = (whole.start, whole.end)
-        known = None if probabilities is None else probabilities.get(span, 0.0)
-        corners = ((left.place, left.height), (left.place, whole.height), (right.place, whole.height))
-        way = tuple(at(place, high) for place, high in (*corners, (right.place, right.height)))
-        dot = Dot(*at(whole.place, whole.height), 1.0 if known is None else known)
-        marks.append(Mark(title(*span, tree.leaves, known), (Line(way), dot)))
-    for position, (leaf, place) in enumerate(zip(tree.leaves, places, strict=True)):
-        shown = clipped(leaf)
-        words = Words(far, place, shown) if rows else Words(place, far + LINE / 2, shown, centred=True)
-        marks.append(Mark(title(position, position + 1, tree.leaves), (words,)))
-    if rows:
-        return Scene(far + max(widths), ends[-1], tuple(marks))
-    return Scene(ends[-1], far + LINE, tuple(marks))
+def _leaf_widths(tree: Tree) -> list[float]:
+    """With the space between leaves."""
+    return [text_width(clip(leaf)) + LEAF_SPACE for leaf in tree.leaves]
 
 
-def _widths(tree: Tree) -> list[float]:
-    """Of the leaves, with room between them."""
-    return [text_width(clipped(leaf)) + 2 * CHARACTER for leaf in tree.leaves]
-
-
-def _constituents(
-    tree: Tree, places: Sequence[float]
-) -> Iterator[tuple[DrawnConstituent, DrawnConstituent, DrawnConstituent]]:
-    """Every constituent of two or more leaves with its children, children first. It stands in their middle."""
-    stack: list[DrawnConstituent] = []
-    for position, count in enumerate(tree.reduces):
-        stack.append(DrawnConstituent(position, position + 1, 0, places[position]))
-        for _ in range(count):
-            right, left = stack.pop(), stack.pop()
-            height = 1 + max(left.height, right.height)
-            stack.append(DrawnConstituent(left.start, right.end, height, (left.place + right.place) / 2))
-            yield stack[-1], left, right
+def _legend(nodes: Sequence[Node]) -> list[Scene]:
+    """The labels beside their colours, if they have colours."""
+    shapes: list[Shape] = []
+    x = 0.0
+    for label, style in node_styles(nodes).items():
+        if style is not None:
+            shapes.append(Dot(x + LABEL_RADIUS, LINE_HEIGHT / 2, LABEL_RADIUS, style))
+            shapes.append(Text(x + 2 * LABEL_RADIUS + WORD_SPACE, LINE_HEIGHT / 2, label, "faint"))
+            x += 2 * LABEL_RADIUS + WORD_SPACE + text_width(label) + LEAF_SPACE
+    return [Scene(x - LEAF_SPACE, LINE_HEIGHT, tuple(shapes))] if shapes else []

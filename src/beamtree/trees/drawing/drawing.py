@@ -1,0 +1,73 @@
+"""A drawing: notebooks display it, and it is saved as SVG, PNG, PDF or LaTeX."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from beamtree.trees.drawing.figure import to_pdf, to_png
+from beamtree.trees.drawing.scene import Scene
+from beamtree.trees.drawing.svg import Fonts, to_svg
+from beamtree.trees.drawing.tikz import to_tikz
+from beamtree.utils.palette import Theme
+
+ENDINGS = (".svg", ".png", ".pdf", ".tex")
+_SCROLLING = "overflow: auto; max-width: 100%; max-height: 80vh"  # leaves room for the rest of the page
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A scene, a description of what it shows, and its colours.
+
+    theme: None is "paper" in files; in notebooks the drawing follows the colour scheme of the reader.
+    """
+
+    scene: Scene
+    about: str
+    theme: Theme | None = None
+
+    def svg(self, fonts: Fonts = "text") -> str:
+        """An <svg> element, which is also a complete file.
+
+        fonts: "text" keeps text as text, in a font of the viewer; "outlines" draws the glyphs of DejaVu Sans as paths,
+            which look the same everywhere but cannot be searched or edited. It needs matplotlib.
+        """
+        return to_svg(self.scene, self.about, self.theme or "paper", fonts=fonts)
+
+    def png(self) -> bytes:
+        """The content of a PNG file. Needs matplotlib."""
+        return to_png(self.scene, self.theme or "paper")
+
+    def pdf(self) -> bytes:
+        """The content of a PDF file with embedded fonts, whose text can be searched. Needs matplotlib."""
+        return to_pdf(self.scene, self.about, self.theme or "paper")
+
+    def tikz(self) -> str:
+        """A LaTeX document with the trees in the notation of the package forest."""
+        return to_tikz(self.scene, self.theme or "paper")
+
+    def save(self, path: str | os.PathLike[str], fonts: Fonts = "text") -> None:
+        """Write a file, in the format of its ending: .svg, .png, .pdf or .tex. `fonts` is for SVG, see `svg`."""
+        from beamtree.utils.files import write_atomically  # here: what it imports takes long
+
+        write_atomically(path, self._content(path, fonts))
+
+    def _content(self, path: str | os.PathLike[str], fonts: Fonts) -> str | bytes:
+        match Path(path).suffix.lower():
+            case ".svg":
+                return self.svg(fonts)
+            case ".png":
+                return self.png()
+            case ".pdf":
+                return self.pdf()
+            case ".tex":
+                return self.tikz()
+        raise ValueError(f"the drawing {str(path)!r} must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
+
+    def _repr_svg_(self) -> str:
+        return to_svg(self.scene, self.about, self.theme)
+
+    def _repr_html_(self) -> str:
+        return f'<div style="{_SCROLLING}">{self._repr_svg_()}</div>'
+
+    def __repr__(self) -> str:
+        return f"<Drawing of {self.about}, {self.scene.width:.0f} × {self.scene.height:.0f} pixels>"

@@ -1,0 +1,152 @@
+// A file's texts as a list, each with what the model says of it; filters for wrong and for uncertain answers.
+
+import { explain, fetchDocument } from "./api.js";
+import { button, byId, element, plural, probability, words } from "./dom.js";
+import { readFile } from "./table.js";
+
+const MOST_TEXTS = 200; // texts of a file
+const SURE = 0.7; // an answer that is less probable is uncertain
+const AT_ONCE = 2;
+
+export class Browser {
+  /** `on`: {choose(row), model() → the one that reads, complain(message)}. */
+  constructor(on) {
+    this.on = on;
+    this.rows = [];
+    this.filter = "all";
+    byId("file").addEventListener("change", async ({ target }) => {
+      const [file] = target.files;
+      target.value = ""; // so that the same file can be chosen again
+      if (file) await this.open(file);
+    });
+    byId("close-file").addEventListener("click", () => this.close());
+    for (const each of document.querySelectorAll("[data-filter]")) {
+      each.addEventListener("click", () => this.#choose(each.dataset.filter));
+    }
+    byId("items").addEventListener("keydown", (event) => {
+      const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+      const all = [...byId("items").querySelectorAll("button")];
+      const next = all[all.indexOf(event.target) + by];
+      if (!next) return;
+      event.preventDefault();
+      next.focus();
+    });
+  }
+
+  async open(file) {
+    try {
+      const rows = await readFile(file);
+      this.left = Math.max(rows.length - MOST_TEXTS, 0);
+      this.rows = rows.slice(0, MOST_TEXTS);
+    } catch (error) {
+      this.on.complain(error.message);
+      return;
+    }
+    byId("file-name").textContent = file.name;
+    byId("browse").hidden = false;
+    document.body.classList.add("browsing");
+    this.#choose("all");
+    await this.read();
+  }
+
+  close() {
+    this.asking?.abort();
+    this.rows = [];
+    byId("browse").hidden = true;
+    document.body.classList.remove("browsing");
+    byId("file").focus();
+  }
+
+  /** Let the model read all rows, as after another was chosen. */
+  async read() {
+    if (!this.rows.length) return;
+    this.asking?.abort();
+    const { signal } = (this.asking = new AbortController());
+    const model = this.on.model();
+    for (const row of this.rows) Object.assign(row, { answer: null, error: null });
+    const waiting = [...this.rows];
+    const work = async () => {
+      for (let row = waiting.shift(); row && !signal.aborted; row = waiting.shift()) {
+        try {
+          row.answer = answered(await fetchDocument(asked(row, model), signal), row);
+        } catch (error) {
+          if (signal.aborted) return;
+          row.error = explain(error);
+        }
+        this.#show();
+      }
+    };
+    this.#show();
+    await Promise.all(Array.from({ length: AT_ONCE }, work));
+  }
+
+  #choose(filter) {
+    this.filter = filter;
+    for (const each of document.querySelectorAll("[data-filter]"))
+      each.setAttribute("aria-pressed", each.dataset.filter === filter);
+    this.#show();
+  }
+
+  #matches(row, filter) {
+    return filter === "all" || Boolean(row.answer?.[filter]);
+  }
+
+  #show() {
+    const done = this.rows.filter(({ answer, error }) => answer || error).length;
+    for (const each of document.querySelectorAll("[data-filter]")) {
+      const count = this.rows.filter((row) => this.#matches(row, each.dataset.filter)).length;
+      each.textContent = `${each.dataset.filter[0].toUpperCase()}${each.dataset.filter.slice(1)} ${count}`;
+    }
+    const rest = this.left ? ` The file has ${this.left} more.` : "";
+    byId("file-progress").textContent =
+      done < this.rows.length
+        ? `${done} of ${plural(this.rows.length, "text")} read …`
+        : `${plural(this.rows.length, "text")}; uncertain: below ${SURE}.${rest}`;
+    const focused = byId("items").contains(document.activeElement) ? document.activeElement.dataset.row : null;
+    byId("items").replaceChildren(
+      ...this.rows.flatMap((row, index) =>
+        this.#matches(row, this.filter) ? [element("li", {}, this.#item(row, index))] : [],
+      ),
+    );
+    if (focused) byId("items").querySelector(`[data-row="${focused}"]`)?.focus({ preventScroll: true });
+  }
+
+  #item(row, index) {
+    const { answer, error } = row;
+    const made = button("", () => this.on.choose(row), { class: "entry", "data-row": index });
+    const text = row.text.split(/\s+/);
+    const said =
+      error ??
+      (answer
+        ? `${answer.label ?? "no label"}${answer.label ? ` ${probability(answer.probability)}` : ""}` +
+          `${answer.expected !== null && answer.wrong ? ` ≠ ${answer.expected}` : ""}`
+        : "…");
+    made.classList.toggle("wrong", Boolean(answer?.wrong || error));
+    made.append(
+      element("span", { class: "entry-text", dir: "auto" }, words(text, 0, text.length, 14)),
+      element("span", { class: "entry-model" }, said),
+    );
+    return made;
+  }
+}
+
+const asked = (row, model) => ({
+  model: model.name,
+  text: row.text,
+  ...(model.pair && row.second && { second: row.second }),
+});
+
+/** What the list shows of a document. A label of the file is a name, or its number. */
+function answered(content, row) {
+  const { label, labels } = content;
+  const given = row.label === null || labels.includes(row.label) ? row.label : (labels[Number(row.label)] ?? row.label);
+  const expected = given ?? content.sides[0].beams[0].constituents.at(-1).expected ?? null;
+  const value = label === null ? 1 : content.probabilities[label];
+  return {
+    label,
+    probability: value,
+    expected,
+    wrong: label !== null && expected !== null && label !== expected,
+    uncertain: value < SURE,
+  };
+}

@@ -1,0 +1,71 @@
+// What was parsed, kept in this browser alone.
+
+import { button, byId, element, words } from "./dom.js";
+
+const KEY = "beamtree.history";
+const MOST_ENTRIES = 30;
+
+const isEntry = (entry) => typeof entry?.model === "string" && typeof entry.text === "string";
+
+function load() {
+  try {
+    // a browser may forbid storage, and somebody may have written something else there
+    const found = JSON.parse(localStorage.getItem(KEY) ?? "[]");
+    return Array.isArray(found) ? found.filter(isEntry) : [];
+  } catch {
+    return [];
+  }
+}
+
+function store(entries) {
+  try {
+    localStorage.setItem(KEY, JSON.stringify(entries));
+  } catch {
+    /* full, or forbidden: then there is no history */
+  }
+}
+
+const isSame = (a, b) => a.model === b.model && a.text === b.text && (a.second ?? "") === (b.second ?? "");
+
+export class History {
+  /** `onChoose` is told an entry {model, text, second, label}. */
+  constructor(onChoose) {
+    this.onChoose = onChoose;
+    byId("forget").addEventListener("click", () => {
+      store([]);
+      byId("history-menu").open = false;
+      this.show();
+    });
+    this.show();
+  }
+
+  add(entry) {
+    store([entry, ...load().filter((other) => !isSame(other, entry))].slice(0, MOST_ENTRIES));
+    this.show();
+  }
+
+  show() {
+    const entries = load();
+    byId("history-menu").hidden = !entries.length;
+    byId("history").replaceChildren(
+      ...entries.map((entry) => {
+        const text = [entry.text, entry.second]
+          .filter(Boolean)
+          .map((each) => words(each.split(/\s+/), 0, each.split(/\s+/).length, 12));
+        const made = button(
+          "",
+          () => {
+            byId("history-menu").open = false;
+            this.onChoose(entry);
+          },
+          { class: "entry" },
+        );
+        made.append(
+          element("span", { class: "entry-text", dir: "auto" }, text.join(" | ")),
+          element("span", { class: "entry-model" }, entry.label ? `${entry.model}: ${entry.label}` : entry.model),
+        );
+        return element("li", {}, made);
+      }),
+    );
+  }
+}
