@@ -1,8 +1,12 @@
 """The notebooks run from top to bottom, and what they show is what they say."""
 
+import atexit
 import os
 import re
+import shutil
+import tempfile
 import time
+from functools import cache
 from pathlib import Path
 
 import nbformat
@@ -21,11 +25,14 @@ TOLERANCE = 0.1  # of losses and accuracies: processors round differently, and t
 TIMED = re.compile(r"samples/s|\bbest epoch\b|an epoch takes")
 
 
-def execute(name, folder):
-    """The notebook, run in this folder, and how long that took."""
+@cache
+def execute(name):
+    """The notebook, run in an empty folder; how long that took; and the folder."""
+    folder = Path(tempfile.mkdtemp(prefix="beamtree-notebook-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     own = {"BEAMTREE_CACHE": "cache", "IPYTHONDIR": "ipython", "JUPYTER_RUNTIME_DIR": "runtime"}
     environment = os.environ | {name: str(folder / place) for name, place in own.items()}
-    environment["PYTHONPATH"] = str(ROOT / "src")
+    environment |= {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}  # tests run side by side
     notebook = nbformat.read(ROOT / "examples" / name, as_version=4)
     client = NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": str(folder)}})
     begin = time.perf_counter()
@@ -33,16 +40,15 @@ def execute(name, folder):
     return notebook, time.perf_counter() - begin, folder
 
 
-@pytest.fixture(scope="module", params=[path.name for path in NOTEBOOKS])
-def rerun(request, tmp_path_factory):
-    """The notebook as it is kept, and as it runs now."""
-    kept = nbformat.read(ROOT / "examples" / request.param, as_version=4)
-    return kept, execute(request.param, tmp_path_factory.mktemp("notebook"))
+@pytest.fixture(params=[path.name for path in NOTEBOOKS])
+def rerun(request):
+    """A notebook as it is kept, and as it runs now."""
+    return nbformat.read(ROOT / "examples" / request.param, as_version=4), execute(request.param)
 
 
-@pytest.fixture(scope="module")
-def executed(tmp_path_factory):
-    return execute(FIRST_STEPS, tmp_path_factory.mktemp("notebook"))
+@pytest.fixture
+def executed():
+    return execute(FIRST_STEPS)
 
 
 def outputs(notebook, beginning):

@@ -17,7 +17,7 @@ COMMANDS = {
     "tune": "Search the settings of a recipe for the best model, with Optuna.",
     "evaluate": "Measure the accuracy of a model: overall, by length, and for ListOps by depth.",
     "parse": "Show the label that a model gives a text, and the trees it reads in it.",
-    "analyse": "Compare the trees of models with gold trees, baselines, and each other; find where their labels are wrong.",
+    "analyse": "Compare the trees of models with gold trees, baselines and each other, and labels of constituents.",
     "serve": "Serve a page that shows what models read in a text: label, trees, and how they were built.",
     "report": "Write tables of the runs' accuracies in the paper's layout, the paper's figures beside them.",
     "models": "List the models that come with beamtree, its encoders and its recipes.",

@@ -39,7 +39,7 @@ def analyse_command(
     device: evaluate.DeviceOption = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Compare the trees of models with gold trees, baselines, and each other; find where their labels are wrong.
+    """Compare the trees of models with gold trees, baselines and each other, and labels of constituents.
 
     F1 is that of unlabelled spans of at least two tokens, in per cent; nontrivial spans exclude the whole text. It is
     that of the most probable tree of each text; "expected F1" is the mean over the beams, weighted by their
