@@ -117,3 +117,11 @@ def test_the_trees_are_drawn(executed):
     assert "<svg" in chart[0].data["image/svg+xml"]
     assert len(printed(executed[0], "print(text_tree").splitlines()) == 6
     assert re.search(r"depth \d+\.\d+, entropy \d", printed(executed[0], "from beamtree.evaluation.trees"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_a_notebook_is_kept_without_warnings_and_paths_of_a_machine(path):
+    notebook = nbformat.read(path, as_version=4)
+    printed = [each for cell in notebook.cells if cell.cell_type == "code" for each in cell.outputs]
+    assert not [each for each in printed if each.output_type == "stream" and each.name == "stderr"]
+    assert "site-packages" not in path.read_text()
