@@ -476,3 +476,12 @@ def test_vectors_and_settings_must_go_together():
     assert "data.vectors is None and vectors are given" in message(build, model.config, 18, torch.zeros(18, 8))
     model = english(vectors="glove-840b")
     assert "data.vectors is 'glove-840b' and no vectors are given" in message(build, model.config, 18)
+
+
+def test_a_text_is_checked_without_encoding_it():
+    model = make()
+    model.check("[MAX 2 9 ]")
+    with pytest.raises(ValueError, match="unknown token 'x'"):
+        model.check("[MAX x ]")
+    with pytest.raises(ValueError, match="is empty"):
+        pairs().check("( a ( and b ) )", " ")

@@ -197,6 +197,13 @@ class Pretrained(nn.Module, ModelHubMixin):
 
         return self._in_trees([(Tokenized.from_words(words),) for words in sentences], read, gold, max_samples)
 
+    def check(self, *sides: str) -> None:
+        """Raise a `ValueError` if the model cannot encode a text, or the two texts of a pair."""
+        samples = [tuple(self._tokens(side) for side in sides)]
+        trees = self._gold_trees(samples)
+        if trees is not None:
+            trees(0)
+
     def no_trees(self) -> ValueError:
         """The error for a request for trees from an encoder that builds none."""
         return ValueError(f"{self.config.encoder} builds no trees: it can predict, not parse")

@@ -215,10 +215,7 @@ class Worker:
             if count > self.limits.tokens:
                 raise TooLong(f"the text has {count:,} tokens: {self.limits.tokens:,} are the most")
         try:
-            samples = [tuple(self.model._tokens(side) for side in sides)]
-            trees = self.model._gold_trees(samples)
-            if trees is not None:
-                trees(0)
+            self.model.check(*sides)
         except ValueError as error:
             raise RequestError(str(error)) from None
 
