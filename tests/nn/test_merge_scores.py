@@ -73,10 +73,11 @@ def test_the_pairs_of_each_step_are_the_neighbours_of_the_sequence(length, rando
         rows[action : action + 2] = [node]
 
 
-def test_steps_are_split_into_chunks_without_a_difference(monkeypatch):
+@pytest.mark.parametrize("limit", ["_CHUNK", "_BATCH"])
+def test_steps_and_pairs_are_split_without_a_difference(monkeypatch, limit):
     encoder, encoding = encoded("bt-grc")
     whole = encoder.merge_scores(encoding.beams)
-    monkeypatch.setattr("beamtree.nn.merge_scores._CHUNK", 1)
+    monkeypatch.setattr(f"beamtree.nn.merge_scores.{limit}", 1)
     torch.testing.assert_close(encoder.merge_scores(encoding.beams), whole)
 
 

@@ -19,6 +19,7 @@ from beamtree.nn.beams import Beams
 
 Score = Callable[[Tensor, Tensor], Tensor]  # (n, S), (n, S) → (n,)
 
+_BATCH = 2**14  # pairs that are scored together
 _CHUNK = 2**22  # elements of a mask of steps × pairs
 
 
@@ -46,17 +47,30 @@ def merge_scores(beams: Beams, score: Score) -> MergeScores:
     scores = chart.store.new_zeros(chart.nodes.shape)
     log_probs = scores.clone()
     actions, nodes, exists = chart.actions.tolist(), chart.nodes.tolist(), beams.log_probs.isfinite().tolist()
+    built: dict[tuple[int, int], Pairs] = {}  # by sample and beam
     for b, length in enumerate(lengths):
-        for k in range(chart.nodes.shape[1]):
-            if length == 1 or not exists[b][k]:
-                continue
-            steps = slice(0, length - 1)
-            pairs = find_pairs(list(range(b * N, b * N + length)), actions[b][k][steps], nodes[b][k][steps])
-            rows = torch.tensor((pairs.left, pairs.right), device=chart.store.device)
-            found = score(*chart.store[rows].unbind(0))  # (pairs,)
-            scores[b, k, steps] = found[pairs.merged]
-            log_probs[b, k, steps] = found[pairs.merged] - _log_totals(found, pairs)
+        for k, real in enumerate(exists[b]):
+            if real and length > 1:
+                steps = slice(0, length - 1)
+                built[b, k] = find_pairs(list(range(b * N, b * N + length)), actions[b][k][steps], nodes[b][k][steps])
+    found = _score_all(list(built.values()), chart.store, score)
+    for (b, k), pairs in built.items():
+        own, found = found[: len(pairs.left)], found[len(pairs.left) :]
+        steps = slice(0, len(pairs.merged))
+        scores[b, k, steps] = own[pairs.merged]
+        log_probs[b, k, steps] = own[pairs.merged] - _log_totals(own, pairs)
     return MergeScores(scores, log_probs)
+
+
+def _score_all(built: list[Pairs], store: Float[Tensor, "rows S"], score: Score) -> Float[Tensor, "pairs"]:
+    """The scores of the pairs of all trees, one tree after the other."""
+    rows = torch.tensor(
+        [[row for pairs in built for row in pairs.left], [row for pairs in built for row in pairs.right]],
+        dtype=torch.long,
+        device=store.device,
+    )  # (2, pairs)
+    parts = [score(*store[some].unbind(0)) for some in rows.split(_BATCH, dim=1) if some.numel()]
+    return torch.cat(parts) if parts else store.new_zeros(0)
 
 
 def find_pairs(rows: list[int], actions: list[int], nodes: list[int]) -> Pairs:
