@@ -434,7 +434,7 @@ def test_samples_in_memory_can_be_trained_on(tmp_path):
     results = train(settings, tmp_path / "words", data=Data.from_samples(texts, labels), device="cpu", progress=False)
     assert results["splits"]["test"]["count"] == 3
     model = pretrained.load(tmp_path / "words")
-    assert model.parse("A GOOD film.")[0].tree.leaves == ("a", "good", "film", ".")
+    assert model.parse("A GOOD film.")[0].tree.leaves == ("A", "GOOD", "film", ".")
     own = Data.from_samples(texts, labels, tokenizer=str.split)
     train(settings, tmp_path / "own", data=own, device="cpu", progress=False)
     with pytest.raises(ValueError, match="was trained with a function as tokenizer, which is not stored with it"):
