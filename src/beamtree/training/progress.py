@@ -95,7 +95,7 @@ class Forecast:
     SHORT = 20.0  # seconds
     AFTER = 3.0  # seconds
     MIN_MICRO_BATCHES = 3
-    LONG = 600.0  # seconds of an epoch on a CPU from which on a smaller recipe is suggested
+    LONG = 120.0  # seconds of an epoch on a CPU from which on a smaller recipe is suggested
 
     def __init__(self, micro_batches: int, max_epochs: int, device: str, smaller: str | None) -> None:
         self._total, self._max_epochs, self._device, self._smaller = micro_batches, max_epochs, device, smaller
