@@ -5,7 +5,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint format types pytest test test-web results bench clean
+.PHONY: help setup demo lint format types pytest test test-web results docs bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -51,6 +51,9 @@ test-web: setup  ## test the page in a real browser, which this installs into .v
 
 results: setup  ## write the tables of docs/results.md from the runs in results/
 	$(BIN)/python results/write_tables.py
+
+docs: setup  ## build the site into build/site; a warning or a dead link is an error
+	$(BIN)/mkdocs build --strict --quiet
 
 bench: setup  ## measure the engines beside the reference (ARGS="..." are passed on)
 	$(BIN)/beamtree bench $(ARGS)

@@ -1,7 +1,7 @@
 """How many processes train together, and which one this is.
 
 `beamtree train --devices 2` starts the second process itself. Under torchrun or Slurm's srun the launcher has started
-all of them, and decides their number. See docs/distributed.md.
+all of them, and decides their number. See docs/guides/distributed.md.
 """
 
 import contextlib

@@ -1,9 +1,11 @@
-"""Takes the README's pictures of the terminal and the page from the real thing: `python docs/screenshots.py [MODEL …]`.
+"""Takes the pictures of the terminal and the page for the documentation.
 
-It serves the models (all shipped ones by default), opens the page in Chromium and writes docs/page.png (a sentence if a
-model reads sentiment, else an expression), docs/page-phone.png, and docs/page-compare.png where two of the models read
-ListOps; and docs/parse.png, which is what `beamtree parse` prints. It needs the extra "web", Playwright and a browser;
-`make test-web` installs all three.
+    python docs/images/screenshots.py [MODEL …]
+
+Serves the models (by default all shipped ones), opens the page in Chromium and writes page.png (a sentence if a model
+reads sentiment, otherwise an expression), page-phone.png, and page-compare.png if two of the models read ListOps; and
+parse.png, the output of `beamtree parse`. It needs the extra "web", Playwright and a browser; `make test-web` installs
+all three.
 """
 
 import shlex
@@ -16,8 +18,8 @@ from urllib.parse import urlencode
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-DOCS = Path(__file__).parent
-sys.path.insert(0, str(DOCS.parent / "tests"))
+IMAGES = Path(__file__).parent
+sys.path.insert(0, str(IMAGES.parents[1] / "tests"))
 
 from web import browser, toy_models  # noqa: E402 (they lie beside the tests)
 
@@ -41,9 +43,9 @@ def opened(chromium: Browser, address: str, width: int, height: int, scheme: str
 
 
 def take(page: Page, name: str) -> None:
-    page.screenshot(path=DOCS / name)
+    page.screenshot(path=IMAGES / name)
     page.close()
-    print(DOCS / name)
+    print(IMAGES / name)
 
 
 def take_terminal(chromium: Browser, model: str) -> None:
@@ -54,9 +56,9 @@ def take_terminal(chromium: Browser, model: str) -> None:
     ).stdout
     page = chromium.new_page(device_scale_factor=2)
     page.set_content(TERMINAL.replace("</pre>", escape(f"$ beamtree {shlex.join(command)}\n{said}") + "</pre>"))
-    page.locator("body").screenshot(path=DOCS / "parse.png")
+    page.locator("body").screenshot(path=IMAGES / "parse.png")
     page.close()
-    print(DOCS / "parse.png")
+    print(IMAGES / "parse.png")
 
 
 def main(models: list[str]) -> None:
@@ -67,12 +69,12 @@ def main(models: list[str]) -> None:
             chromium = playwright.chromium.launch(
                 executable_path=browser.find(), env=browser.environment(), args=["--no-sandbox"]
             )
-            told = chromium.new_page().request.get(f"{address}/api/models").json()["models"]
-            known = [model["name"] for model in told if model["task"].startswith("listops")]
+            served = chromium.new_page().request.get(f"{address}/api/models").json()["models"]
+            known = [model["name"] for model in served if model["task"].startswith("listops")]
             if not known:
                 raise SystemExit("the pictures show an expression of ListOps, and none of the models reads those")
             take_terminal(chromium, known[0])
-            sentiment = [model["name"] for model in told if model["task"].startswith("sst")]
+            sentiment = [model["name"] for model in served if model["task"].startswith("sst")]
             view = {"model": sentiment[0], "text": SENTENCE} if sentiment else {"model": known[0], "text": EXPRESSION}
             page = opened(chromium, address, 1280, 800, "light", **view)
             page.locator(".constituent:not(.token)").nth(1).hover()

@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 import real_files
 from beamtree.cli import app
 from beamtree.runs import settings
+from doc_pages import DOCS, ROOT, blocks
 
-ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PAGES = [README, *(ROOT / "docs" / f"{name}.md" for name in ("training", "results", "trees", "distributed"))]
+PAGES = [README, *(DOCS / name for name in ("guides/training.md", "guides/distributed.md", "results.md", "trees.md"))]
 UNNAMED = ("training.dev_batch", "training.bucket_factor")  # settings that the page can do without
 
 
@@ -23,14 +23,10 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("BEAMTREE_CACHE", str(tmp_path))
 
 
-def blocks(language, page=README):
-    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
-
-
 def test_python_examples_run(capsys):
     """One block after another; and where a comment shows an expression's shape or value, it is true."""
     names, shown = {}, 0
-    for block in blocks("python"):
+    for block in blocks(README, "python"):
         exec(block, names)
         for expression, comment in re.findall(r"^([a-z_.]+(?:\(.*\))?) +# (\(.*?\)|\[.*\])", block, re.MULTILINE):
             value = eval(expression, names)
@@ -43,7 +39,7 @@ def test_python_examples_run(capsys):
 
 @pytest.mark.usefixtures("shape_checks_off")
 def test_commands_run():
-    commands = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("beamtree ")]
+    commands = [line for block in blocks(README, "bash") for line in block.splitlines() if line.startswith("beamtree ")]
     assert commands
     for command in commands:
         quick = ["--repeats", "1"] if "bench" in command else []
@@ -58,7 +54,7 @@ def test_the_example_of_ones_own_data_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [f"{'not ' * (n % 3)}{word}\t{label}" for n in range(10) for word, label in (("good", "yes"), ("bad", "no"))]
     Path("reviews.tsv").write_text("\n".join(("text\tlabel", *rows)) + "\n")
-    (block,) = [block for block in blocks("sh") if "reviews.tsv" in block]
+    (block,) = [block for block in blocks(README, "sh") if "reviews.tsv" in block]
     commands = [shlex.split(line)[1:] for line in block.splitlines()]
     assert len(commands) == 3
     for command in commands:
@@ -70,7 +66,7 @@ def test_the_example_of_ones_own_data_runs(tmp_path, monkeypatch):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_that_take_long_are_at_least_understood(page):
     program = typer.main.get_command(app)
-    text = "".join(blocks("sh", page)).replace("\\\n", " ")
+    text = "".join(blocks(page, "sh")).replace("\\\n", " ")
     lines = [line.split(" #")[0] for line in text.splitlines()]
     commands = [shlex.split(line)[1:] for line in lines if line.startswith("beamtree ")]
     assert len(commands) >= 4
@@ -79,7 +75,7 @@ def test_commands_that_take_long_are_at_least_understood(page):
 
 
 def test_the_settings_that_the_page_on_training_names_exist():
-    text = (ROOT / "docs" / "training.md").read_text()
+    text = (DOCS / "guides/training.md").read_text()
     named = set(re.findall(r"`((?:data|model|encoder|optimizer|training)\.\w+)`", text)) - {"model.safetensors"}
     assert named == set(settings.keys(settings.Settings)) - {"recipe", "seed", *UNNAMED}
 
@@ -88,7 +84,7 @@ def test_the_settings_that_the_page_on_training_names_exist():
 def test_the_examples_of_the_page_on_data_run(monkeypatch):
     monkeypatch.setenv("BEAMTREE_DATA", str(real_files.find("sst/trees.tar.xz").parents[1]))
     names = {}
-    for block in blocks("python", ROOT / "docs" / "data.md")[:3]:  # the last one needs vectors of gigabytes
+    for block in blocks(DOCS / "guides/data.md", "python")[:3]:  # the last one needs vectors of gigabytes
         exec(block, names)
     assert "divided" in names["data"].notes[0]
     batch = next(iter(names["loader"]))

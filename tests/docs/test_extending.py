@@ -1,15 +1,14 @@
-"""Every block of docs/extending.md runs as it stands there."""
+"""Every block of docs/guides/extending.md runs as it stands there."""
 
 import os
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/extending.md").read_text(), re.DOTALL)
+from doc_pages import DOCS, ROOT, blocks
+
+BLOCKS = blocks(DOCS / "guides/extending.md", "python")
 
 
 def test_the_blocks_of_the_page_run(tmp_path):
