@@ -128,9 +128,9 @@ def test_everything_can_be_done_with_the_keyboard(visit, server):
     assert focused(page, "e => e.getAttribute('aria-expanded')") == "false"
     page.keyboard.press("Enter")
     assert page.locator(".constituent").count() == count
-    size = page.locator(".leaf").first.bounding_box()["height"]
+    height = "document.querySelector('.leaf')?.getBoundingClientRect().height"
+    size = page.wait_for_function(height).json_value()  # 0 while the tree is drawn again
     page.keyboard.press("-")
-    height = "document.querySelector('.leaf').getBoundingClientRect().height"
     page.wait_for_function(f"size => {height} < size * 0.8", arg=size)
     page.keyboard.press("0")
     page.wait_for_function(f"size => {height} > size * 0.95", arg=size)

@@ -1,6 +1,6 @@
 """`beamtree bench`: the engines beside the reference, and tables of all encoders."""
 
-# ruff: noqa: B006 (a list is how typer is told the default of a repeatable option; nothing changes it)
+# ruff: noqa: B006 (typer takes the default of a repeatable option as a list, which is never changed)
 
 # Imports of PyTorch are inside functions: help must not wait for them.
 import itertools

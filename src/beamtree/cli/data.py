@@ -1,6 +1,6 @@
 """`beamtree data`: what there is, where it comes from, what it looks like, and ListOps of any kind."""
 
-# ruff: noqa: B006 (a list is how typer is told the default of a repeatable option; nothing changes it)
+# ruff: noqa: B006 (typer takes the default of a repeatable option as a list, which is never changed)
 
 # Imports of PyTorch and NumPy are inside functions: help must not wait for them.
 import json

@@ -1,6 +1,6 @@
 """`beamtree parse`: the label that a model gives a text, and its trees, in the terminal and in files."""
 
-# ruff: noqa: B006 (a list is how typer is told the default of a repeatable argument; nothing changes it)
+# ruff: noqa: B006 (typer takes the default of a repeatable argument as a list, which is never changed)
 
 # PyTorch and NumPy are imported inside functions, so that help is fast.
 import sys

@@ -1,6 +1,6 @@
 """`beamtree serve`: the page that shows what models read in a text, and its JSON interface."""
 
-# ruff: noqa: B006 (a list is how typer is told the default of a repeatable argument; nothing changes it)
+# ruff: noqa: B006 (typer takes the default of a repeatable argument as a list, which is never changed)
 
 # Imports of PyTorch are inside functions: help must not wait for them.
 import ipaddress
@@ -97,7 +97,7 @@ def serve_command(
     for name, value in counts.items():
         check_integer(f"max-{name}", value, at_least=1)
     place = find_device(device)
-    # Before the models are loaded: a port that is taken is told at once.
+    # Bind before loading the models, to report a port that is in use at once.
     with _listening(host, port, public) as listener:
         from beamtree.models import pretrained
         from beamtree.web.app import create_app

@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import NamedTuple
 
-from beamtree.trees import Tree
-
-Span = tuple[int, int]  # the tokens [start, end)
+from beamtree.trees.tree import Span, Tree
 
 
 class Sample(NamedTuple):

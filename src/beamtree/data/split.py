@@ -18,9 +18,9 @@ import numpy as np
 from jaxtyping import Integer
 
 from beamtree.data.batching import Batches, Ragged
-from beamtree.data.samples import Sample, Span
+from beamtree.data.samples import Sample
 from beamtree.data.vocabulary import Vocabulary
-from beamtree.trees import Tree
+from beamtree.trees.tree import Span, Tree
 from beamtree.utils.checks import unknown
 
 GoldTree = Callable[[Sequence[str]], Tree]

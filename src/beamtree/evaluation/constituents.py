@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from beamtree.data.samples import Span
+from beamtree.trees.tree import Span
 
 
 @dataclass

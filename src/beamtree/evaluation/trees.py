@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from beamtree.data.samples import Span
 from beamtree.data.split import Split
 from beamtree.evaluation import Progress
 from beamtree.evaluation.constituents import ConstituentAccuracy
@@ -25,7 +24,7 @@ from beamtree.trees.baselines import BASELINES
 from beamtree.trees.bracketing import Bracketing
 from beamtree.trees.measures import Weighted, entropy, expected_f1
 from beamtree.trees.scores import COUNTED, Mean, Scores
-from beamtree.trees.tree import Tree
+from beamtree.trees.tree import Span, Tree
 from beamtree.utils.checks import check_integer
 
 GOLD = "gold"

@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from beamtree.data.samples import Span
 from beamtree.data.split import ConstituentLabels
 from beamtree.data.tokenizers import Token
 from beamtree.models.heads import Model, TextClassifier
 from beamtree.nn.beams import Beams
 from beamtree.nn.encoders.base import Encoder
 from beamtree.trees.parses import Node, Parse, Parses
+from beamtree.trees.tree import Span
 
 
 class Prediction(NamedTuple):
@@ -165,7 +165,7 @@ def make_constituents(beams: Beams, texts: Sequence[Tokenized]) -> list[list[Con
     result = []
     for row, (text, tokens) in enumerate(texts):
         assert text is not None
-        found: dict[tuple[int, int], Constituent] = {}
+        found: dict[Span, Constituent] = {}
         for beam, probability in enumerate(probabilities[row]):
             for node, (start, end) in enumerate(spans[row][beam]):
                 if not mask[row][beam][node]:

@@ -24,19 +24,30 @@ _CHUNK = 2**22  # elements of a mask of steps × pairs
 
 
 class MergeScores(NamedTuple):
-    """Of the merges of each beam, in merge order; 0 for padding and for beams that do not exist."""
+    """Scores of the merges of each beam, in merge order; 0 for padding and for beams that do not exist.
+
+    Attributes:
+        scores: score of each merge, (B, K, N−1).
+        log_probs: log-softmax of the score over all merges that were possible at the same step, (B, K, N−1).
+
+    Examples:
+        >>> encoder = beamtree.encoder("bt-grc", dim=8, beam_size=2).eval()
+        >>> beams = encoder(torch.randn(1, 4, 8)).beams
+        >>> encoder.merge_scores(beams).log_probs.shape
+        torch.Size([1, 2, 3])
+    """
 
     scores: Float[Tensor, "B K M"]
-    log_probs: Float[Tensor, "B K M"]  # log-softmax over all merges that were possible at the same step
+    log_probs: Float[Tensor, "B K M"]
 
 
 class Pairs(NamedTuple):
-    """All neighbours of one tree's construction. A pair can be merged from step `born` until before step `gone`."""
+    """All neighbours of one tree's construction. A pair can be merged in the steps [added, removed)."""
 
     left: list[int]  # rows of the chart's store
     right: list[int]
-    born: list[int]
-    gone: list[int]
+    added: list[int]
+    removed: list[int]
     merged: list[int]  # the pair that is merged at each step
 
 
@@ -89,7 +100,7 @@ def find_pairs(rows: list[int], actions: list[int], nodes: list[int]) -> Pairs:
         rows[action : action + 2] = [node]
         first, last = max(action - 1, 0), min(action + 2, len(present))  # the pairs that held one of the children
         for pair in present[first:last]:
-            pairs.gone[pair] = step + 1
+            pairs.removed[pair] = step + 1
         starts = range(first, min(action + 1, len(rows) - 1))
         present[first:last] = [add(rows[start], rows[start + 1], step + 1) for start in starts]
     return pairs
@@ -97,10 +108,10 @@ def find_pairs(rows: list[int], actions: list[int], nodes: list[int]) -> Pairs:
 
 def _log_totals(scores: Float[Tensor, "pairs"], pairs: Pairs) -> Float[Tensor, "M"]:
     """The log-sum-exp of the scores of all pairs that could be merged at each step."""
-    born, gone = (torch.tensor(field, device=scores.device) for field in (pairs.born, pairs.gone))
+    added, removed = (torch.tensor(field, device=scores.device) for field in (pairs.added, pairs.removed))
     steps: Int[Tensor, "M 1"] = torch.arange(len(pairs.merged), device=scores.device).unsqueeze(1)
     totals = []
     for some in steps.split(max(1, _CHUNK // len(scores))):
-        possible = (born <= some) & (some < gone)  # (some steps, pairs)
+        possible = (added <= some) & (some < removed)  # (some steps, pairs)
         totals.append(scores.expand_as(possible).masked_fill(~possible, -torch.inf).logsumexp(1))
     return torch.cat(totals)

@@ -51,7 +51,7 @@ def prepare(
 ) -> TrainingData:
     """Load the data that the settings name, or take `data`.
 
-    say: is told how the data was divided, and which test splits are left out because their original files are missing.
+    say: called with messages: how the data was divided; which test splits lack their original files and are left out.
     """
     roots = None if roots is None else list(roots)  # iterated more than once
     if data is None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from beamtree.trees.tree import Tree
+from beamtree.trees.tree import Span, Tree
 
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 
@@ -23,7 +23,7 @@ class Bracketing:
     """
 
     leaves: tuple[str, ...]
-    spans: tuple[tuple[int, int], ...]  # half-open, inner ones first; in any order when it is made
+    spans: tuple[Span, ...]  # half-open, inner ones first; in any order when it is made
 
     def __post_init__(self) -> None:
         size = len(self.leaves)
@@ -50,7 +50,7 @@ class Bracketing:
     def parse(cls, text: str) -> "Bracketing":
         """Read "(a (b c d) e)": as `Tree.parse` does, but a bracket may hold any number of constituents."""
         leaves: list[str] = []
-        spans: list[tuple[int, int]] = []
+        spans: list[Span] = []
         opened: list[tuple[int, int]] = []  # the leaf and the character where each bracket still open was opened
         for match in _TOKEN.finditer(text):
             token, position = match.group(), match.start()
@@ -75,7 +75,7 @@ class Bracketing:
     def from_tokens(cls, tokens: Sequence[str]) -> "Bracketing":
         """The lists of a formal language, whose brackets are tokens: one that begins with "[" or "(" opens a list,
         and "]" or ")" closes it."""
-        spans: list[tuple[int, int]] = []
+        spans: list[Span] = []
         opened: list[int] = []
         for position, token in enumerate(tokens):
             if token in ("]", ")"):
@@ -102,7 +102,7 @@ class Bracketing:
     def binarised(self) -> Tree:
         """A binary tree that holds all its spans, left-branching inside each."""
         reduces = [0] * len(self)
-        parts: list[tuple[int, int]] = []  # constituents that wait for the one around them, left to right
+        parts: list[Span] = []  # constituents that wait for the one around them, left to right
         shifted = 0
         for start, end in self.spans:
             parts.extend(_units(shifted, end))
@@ -113,5 +113,5 @@ class Bracketing:
         return Tree(self.leaves, tuple(reduces))
 
 
-def _units(start: int, end: int) -> Iterable[tuple[int, int]]:
+def _units(start: int, end: int) -> Iterable[Span]:
     return ((position, position + 1) for position in range(start, end))

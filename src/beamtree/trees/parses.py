@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from beamtree.trees.tree import Tree
+from beamtree.trees.tree import Span, Tree
 
 
 class Node(NamedTuple):
@@ -18,7 +18,7 @@ class Node(NamedTuple):
     expected: str | None = None  # the label that the task assigns to it, as the value of a list; None if unknown
 
     @property
-    def span(self) -> tuple[int, int]:
+    def span(self) -> Span:
         return self.start, self.end
 
     @property
@@ -32,7 +32,7 @@ class Parse(NamedTuple):
 
     tree: Tree
     probability: float  # total of all beams that found it, in any merge order
-    merges: tuple[tuple[int, int], ...]  # [start, end) of its constituents, in the merge order of the best beam
+    merges: tuple[Span, ...]  # [start, end) of its constituents, in the merge order of the best beam
     nodes: tuple[Node, ...] = ()  # with labels: of the best beam, first the leaves, then the merges in their order
 
 
@@ -46,7 +46,7 @@ class Parses(list[Parse]):
         super().__init__(parses)
         self.offsets = None if offsets is None else tuple(offsets)
 
-    def characters(self, span: tuple[int, int]) -> tuple[int, int]:
+    def characters(self, span: Span) -> tuple[int, int]:
         """The characters of the text that a constituent covers, from the tokens [start, end)."""
         if self.offsets is None:
             raise ValueError("the parses have no offsets: they are of tokens, not of a text")
@@ -59,9 +59,9 @@ class Parses(list[Parse]):
         return draw_beams(self)._repr_html_() if self else ""
 
 
-def span_probabilities(parses: Iterable[Parse]) -> dict[tuple[int, int], float]:
+def span_probabilities(parses: Iterable[Parse]) -> dict[Span, float]:
     """Probability of each constituent of two or more leaves, summed over the trees that contain it, shortest first."""
-    total: dict[tuple[int, int], float] = {}
+    total: dict[Span, float] = {}
     for parse in parses:
         for span in parse.merges:
             total[span] = total.get(span, 0.0) + parse.probability

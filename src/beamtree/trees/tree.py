@@ -14,6 +14,7 @@ from itertools import accumulate
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+Span = tuple[int, int]  # the leaves [start, end)
 
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 
@@ -109,7 +110,7 @@ class Tree:
         return cls(tuple(leaves), tuple(reduces))
 
     @classmethod
-    def from_spans(cls, spans: Iterable[tuple[int, int]], leaves: Sequence[str]) -> "Tree":
+    def from_spans(cls, spans: Iterable[Span], leaves: Sequence[str]) -> "Tree":
         """Build from half-open spans in any order; repeated and single-leaf spans add nothing."""
         size = len(leaves)
         distinct = {(start, end) for start, end in spans}
@@ -148,7 +149,7 @@ class Tree:
         """Convert an `nltk.Tree` whose constituents have two children each. Labels, and nodes with one child, such as
         parts of speech, are dropped.
         """
-        spans: list[tuple[int, int]] = []
+        spans: list[Span] = []
         leaves: list[str] = []
         starts: list[int] = []
         # Without recursion: a node is visited before its children, and once more, as None, after them.
@@ -218,7 +219,7 @@ class Tree:
 
         return draw_tree(self)._repr_html_()
 
-    def spans(self, leaves: bool = True) -> list[tuple[int, int]]:
+    def spans(self, leaves: bool = True) -> list[Span]:
         """Half-open (start, end) of the leaves, left to right, then of their parents, children first."""
         units = [(position, position + 1) for position in range(len(self))]
         parents = self._fold(units, lambda left, right: (left[0], right[1]))

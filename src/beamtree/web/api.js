@@ -29,7 +29,7 @@ async function errorOf(answer) {
 }
 
 /**
- * The document of a text. `asked`: {model, text, second}. `onProgress` is told the server's events: "queued" with the
+ * The document of a text. `asked`: {model, text, second}. `onProgress` is called with the server's events: "queued" with the
  * position in the queue, "running" with the seconds so far.
  */
 export async function fetchDocument(asked, signal, onProgress = () => {}) {

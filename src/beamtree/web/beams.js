@@ -7,7 +7,7 @@ import { drawThumbnail } from "./marks.js";
 const THUMBNAIL = { width: 96, height: 40 };
 const MOST_SHOWN = { leaves: 120, levels: 40 }; // of a small tree
 
-/** The strip of one side. `onChoose` is told the beam's index. */
+/** The strip of one side. `onChoose` is called with the beam's index. */
 export class BeamStrip {
   constructor(side, name, onChoose) {
     this.side = side;

@@ -9,7 +9,7 @@ const SMALLEST = 0.12; // at which a drawing is fitted to its place: a smaller o
 const ZOOM_IN = 4;
 
 export class Camera {
-  /** Moves `world`, a group in `svg`. `onMove` is told after each move; `isLarge` whether one finger may pan. */
+  /** Moves `world`, a group in `svg`. `onMove` is called after each move; `isLarge` says whether one finger may pan. */
   constructor(svg, world, { onMove, isLarge }) {
     this.svg = svg;
     this.isMoved = false; // by the user: then a new size does not fit it again

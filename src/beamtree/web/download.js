@@ -203,14 +203,14 @@ export class Downloads {
 }
 
 async function copyLink({ target }) {
-  let told = ["The link is copied.", "Copied"];
+  let messages = ["The link is copied.", "Copied"];
   try {
     await navigator.clipboard.writeText(location.href);
   } catch {
     // A browser without a clipboard for pages.
-    told = ["The address of this page is the link: copy it from the address bar.", "See the address bar"];
+    messages = ["The address of this page is the link: copy it from the address bar.", "See the address bar"];
   }
-  [byId("result").textContent, target.textContent] = told;
+  [byId("result").textContent, target.textContent] = messages;
   setTimeout(() => {
     target.textContent = "Copy link";
   }, 2000);

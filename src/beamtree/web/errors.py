@@ -1,4 +1,4 @@
-"""Errors that a client is told of, each with its HTTP status.
+"""Errors that are reported to the client, each with its HTTP status.
 
 Every other exception is an internal error: its message and its traceback are written to the server's log only.
 """

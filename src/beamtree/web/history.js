@@ -28,7 +28,7 @@ function store(entries) {
 const isSame = (a, b) => a.model === b.model && a.text === b.text && (a.second ?? "") === (b.second ?? "");
 
 export class History {
-  /** `onChoose` is told an entry {model, text, second, label}. */
+  /** `onChoose` is called with an entry {model, text, second, label}. */
   constructor(onChoose) {
     this.onChoose = onChoose;
     byId("forget").addEventListener("click", () => {

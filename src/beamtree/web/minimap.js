@@ -5,7 +5,7 @@ import { element, isPhone, within } from "./dom.js";
 const MAP = { width: isPhone() ? 120 : 180, height: 64 };
 
 export class Minimap {
-  /** `onMove` is told where the middle of the view shall be. */
+  /** `onMove` is called with the new centre of the view. */
   constructor(onMove) {
     this.canvas = element("canvas", {});
     this.frame = element("div", { class: "viewport" });

@@ -19,7 +19,7 @@ from beamtree.web.errors import InvalidHTTP, RequestError, RequestTimeout, TooMa
 from beamtree.web.guard import DEADLINE, error_headers, send_error
 from beamtree.web.worker import Limits
 
-_GRACE = 2  # seconds for answers under way when the server is told to stop
+_GRACE = 2  # seconds for requests in progress when the server is stopped
 _UNREAD_SECONDS = 30  # a client that reads nothing of its answer for so long is disconnected
 
 

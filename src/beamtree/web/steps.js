@@ -6,7 +6,7 @@ const SECONDS_IN_ALL = 20; // a long text plays faster, so that no one waits for
 const SLOWEST = 900; // milliseconds a merge
 const FASTEST = 40;
 
-/** The player. `show` is told the number of merges made, and gives the words for what is seen. */
+/** The player. `show` is called with the number of merges made, and returns a description of the step. */
 export class Player {
   constructor(show) {
     this.show = show;

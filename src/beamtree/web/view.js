@@ -59,7 +59,7 @@ async function ask(view = {}, onRefusal = null) {
     );
   asking?.abort();
   const control = (asking = new AbortController());
-  const told = setTimeout(() => {
+  const notice = setTimeout(() => {
     byId("working").hidden = false;
   }, PATIENCE);
   byId("progress").textContent = "Reading …";
@@ -75,7 +75,7 @@ async function ask(view = {}, onRefusal = null) {
     complain(explain(error));
     writeView();
   } finally {
-    clearTimeout(told);
+    clearTimeout(notice);
     if (control === asking) {
       byId("working").hidden = true;
       byId("stage").removeAttribute("aria-busy");

@@ -28,7 +28,7 @@ _FREE = ("seed", "data.tests", "training.micro_batch", "training.dev_batch", "en
 
 @dataclass(frozen=True, eq=False)
 class ReportedRun:
-    """A finished run: where it is, what it was told, and what it reached."""
+    """A finished run: its folder, its settings, and its results."""
 
     folder: Path
     settings: Settings

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 from beamtree.trees.drawing.drawing import Drawing
 from beamtree.trees.drawing.layout import Orientation, is_horizontal
-from beamtree.trees.drawing.marks import Span, node_title
+from beamtree.trees.drawing.marks import node_title
 from beamtree.trees.drawing.metrics import LINE_HEIGHT, clip, text_width
 from beamtree.trees.drawing.scene import PAGE_WIDTH, Cell, Line, Scene, Shape, Text, below
 from beamtree.trees.parses import Parse, span_probabilities
+from beamtree.trees.tree import Span
 from beamtree.utils.palette import Theme
 
 _SPACE = 6.0  # between leaves, and between the base and the leaves

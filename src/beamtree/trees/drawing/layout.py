@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
-from beamtree.trees.drawing.marks import Span
-from beamtree.trees.tree import Tree
+from beamtree.trees.tree import Span, Tree
 from beamtree.utils.checks import check_choice
 
 Orientation = Literal["auto", "vertical", "horizontal"]

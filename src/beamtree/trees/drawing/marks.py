@@ -13,10 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from beamtree.trees.parses import Node
-from beamtree.trees.tree import Tree
+from beamtree.trees.tree import Span, Tree
 from beamtree.utils.palette import label_styles
-
-Span = tuple[int, int]
 
 _SIGNS = {"very negative": "−−", "negative": "−", "neutral": "0", "positive": "+", "very positive": "++"}
 _PREFIX = 3  # letters of a category that are its sign, if they are enough to tell it from the others

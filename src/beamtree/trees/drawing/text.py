@@ -20,11 +20,11 @@ from typing import NamedTuple
 from rich.cells import cell_len
 from rich.text import Text
 
-from beamtree.trees import Tree
 from beamtree.trees.drawing.layout import Orientation, PlacedNode, TreeLayout, is_horizontal, place_nodes
-from beamtree.trees.drawing.marks import Mark, Span, node_marks
+from beamtree.trees.drawing.marks import Mark, node_marks
 from beamtree.trees.drawing.metrics import clean
 from beamtree.trees.parses import Node, Parse
+from beamtree.trees.tree import Span, Tree
 from beamtree.utils.palette import color, text_on
 
 WIDTH = 80  # columns

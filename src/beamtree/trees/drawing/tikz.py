@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from beamtree.trees.drawing.layout import place_nodes
-from beamtree.trees.drawing.marks import Mark, MarkedTree, Span
+from beamtree.trees.drawing.marks import Mark, MarkedTree
 from beamtree.trees.drawing.metrics import BASELINE, FONT_SIZE, clean, clip, text_width
 from beamtree.trees.drawing.scene import Cell, Dot, Line, Scene, Shape, Text
+from beamtree.trees.tree import Span
 from beamtree.utils.palette import Theme, color, text_on
 
 _PREAMBLE = r"""\documentclass[border=6pt]{standalone}

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 
-from beamtree.trees import Tree
 from beamtree.trees.drawing.drawing import Drawing
 from beamtree.trees.drawing.layout import Orientation, PlacedNode, TreeLayout, is_horizontal, place_nodes
-from beamtree.trees.drawing.marks import Mark, MarkedTree, Span, node_marks, node_styles, node_title
+from beamtree.trees.drawing.marks import Mark, MarkedTree, node_marks, node_styles, node_title
 from beamtree.trees.drawing.metrics import LINE_HEIGHT, clip, text_width
 from beamtree.trees.drawing.scene import PAGE_WIDTH, Dot, Line, Scene, Shape, Text, below, beside, text_scene
 from beamtree.trees.parses import Node, Parse, span_probabilities
+from beamtree.trees.tree import Span, Tree
 from beamtree.utils.checks import check_integer
 from beamtree.utils.palette import Theme
 

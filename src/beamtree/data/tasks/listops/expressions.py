@@ -6,7 +6,7 @@ Nothing recurses, so that depth costs nothing and a malformed expression is an e
 from collections.abc import Sequence
 
 from beamtree.data.gold import left_branching
-from beamtree.trees import Tree
+from beamtree.trees.tree import Span, Tree
 
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
 DIGITS = tuple("0123456789")
@@ -25,13 +25,13 @@ def evaluate(tokens: Sequence[str]) -> int:
     return _evaluate(tokens, {})
 
 
-def values(tokens: Sequence[str]) -> dict[tuple[int, int], str]:
+def values(tokens: Sequence[str]) -> dict[Span, str]:
     """The value of each list of an expression, by its tokens [start, end). Empty for an expression with a fault.
 
     >>> values("[MAX 2 9 [MED 4 7 ] 0 ]".split())
     {(3, 7): '5', (0, 9): '9'}
     """
-    found: dict[tuple[int, int], int] = {}
+    found: dict[Span, int] = {}
     try:
         _evaluate(tokens, found)
     except ValueError:
@@ -39,7 +39,7 @@ def values(tokens: Sequence[str]) -> dict[tuple[int, int], str]:
     return {span: DIGITS[value] for span, value in found.items()}
 
 
-def _evaluate(tokens: Sequence[str], lists: dict[tuple[int, int], int]) -> int:
+def _evaluate(tokens: Sequence[str], lists: dict[Span, int]) -> int:
     """The value of an expression. The values of its lists are added to `lists`."""
     opened: list[int] = []  # where the lists still open begin
     arguments: list[list[int]] = [[]]  # what each of them holds so far, under a bottom that receives the value
