@@ -38,6 +38,18 @@ def server(folder):
         yield address
 
 
+@pytest.fixture
+def slow(monkeypatch):
+    """Holds every answer until `slow.go` is set."""
+    from beamtree.web import worker
+    from web.live_server import Slow
+
+    held = Slow()
+    monkeypatch.setattr(worker, "answers", held)
+    yield held
+    held.go.set()
+
+
 @pytest.fixture(scope="module")
 def chromium():
     from playwright.sync_api import sync_playwright

@@ -17,7 +17,6 @@ from beamtree.nn.encoders import encoder
 from beamtree.web import MAIN, SCRIPTS, STYLES, app, draw, worker
 from beamtree.web.guard import HEADERS
 from beamtree.web.worker import Limits
-from web.live_server import Slow
 from web.toy_models import EXPRESSION
 
 ADDRESS = "http://127.0.0.1:8000"
@@ -191,14 +190,6 @@ def test_errors_of_a_drawing_are_told_as_those_of_a_document(client, monkeypatch
     answer = client.post("/api/draw", json=asked)
     assert answer.status_code == 500
     assert answer.json() == {"error": "internal error: see the server's log"}
-
-
-@pytest.fixture
-def slow(monkeypatch):
-    held = Slow()
-    monkeypatch.setattr(worker, "answers", held)
-    yield held
-    held.go.set()
 
 
 def test_an_answer_that_takes_too_long_is_given_up_and_what_waited_is_never_read(models, slow):

@@ -1,6 +1,7 @@
 """Progress of a request as lines of JSON, and the work of a client that has disconnected."""
 
 import json
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,24 +12,17 @@ pytest.importorskip("uvicorn")
 
 from beamtree.models.answers import as_json
 from beamtree.models.pretrained import load
+from beamtree.nn.engine.pool import Pool
 from beamtree.web import app, worker
 from beamtree.web.guard import HEADERS
 from beamtree.web.worker import Limits
-from web.live_server import JSON, LINES, Slow, asking, running, wait_until
+from web.live_server import JSON, LINES, asking, running, wait_until
 from web.toy_models import EXPRESSION
 
 
 @pytest.fixture(scope="module")
 def model(folder):
     return load(folder / "one")
-
-
-@pytest.fixture
-def slow(monkeypatch):
-    held = Slow()
-    monkeypatch.setattr(worker, "answers", held)
-    yield held
-    held.go.set()
 
 
 @pytest.fixture
@@ -122,7 +116,7 @@ def test_a_waiting_request_is_removed_when_its_client_disconnects(served, port, 
 
 @pytest.mark.parametrize("headers", [JSON, LINES], ids=["document", "progress"])
 def test_a_running_request_is_stopped_when_its_client_disconnects(served, port, slow, documents, headers):
-    """After the model's forward pass: nobody's document is not made."""
+    """Its document is not made."""
     (queue,) = served.state.workers
     with asking(port, headers, model="one", text="1"):
         assert slow.begun.wait(20)
@@ -133,6 +127,26 @@ def test_a_running_request_is_stopped_when_its_client_disconnects(served, port, 
         assert json.load(connection.getresponse())["text"] == "2"
     assert slow.read == ["1", "2"]
     assert documents == ["2"]
+
+
+def test_a_forward_pass_is_stopped_when_its_client_disconnects(served, port, monkeypatch, documents):
+    """Long before its end: the encoder checks at each of its steps whether its client is still there."""
+    (queue,) = served.state.workers
+    steps, begun = [], threading.Event()
+    compose = Pool.compose
+
+    def slowly(pool, *arguments):
+        steps.append(begun.set() or time.sleep(0.02))
+        return compose(pool, *arguments)
+
+    monkeypatch.setattr(Pool, "compose", slowly)
+    with asking(port, model="one", text=" ".join(["[MAX", *"12" * 400, "]"])):
+        assert begun.wait(20)
+        running_job = queue._running
+    wait_until(lambda: running_job.cancelled)
+    wait_until(lambda: not queue.busy)
+    assert len(steps) < 400
+    assert documents == []
 
 
 def test_a_request_that_is_too_slow_is_stopped(model, slow, documents):

@@ -22,6 +22,7 @@ from beamtree.nn.engine.functional import Composite
 from beamtree.nn.engine.pool import take
 from beamtree.nn.engine.scorers import AnyScorer
 from beamtree.nn.function import first_order, save
+from beamtree.utils.interrupts import check_interrupt
 
 EPSILON = 1e-8  # from the published code; avoids division by a norm of 0
 
@@ -93,6 +94,7 @@ class Spans:
         """All spans of at least two words, sorted by length, in pieces of about `at_once` splits."""
         order = range(2, self.longest + 1)
         for words in reversed(order) if longest_first else order:
+            check_interrupt()
             count = sum(max(n - words + 1, 0) for n in self.lengths)
             first = self.total - sum(max(n - words + 1, 0) * max(n - words + 2, 0) // 2 for n in self.lengths)
             sample = torch.repeat_interleave(self.counts[:, words - 1], output_size=count)  # (spans,)

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from beamtree.nn.engine.request import Request
+from beamtree.utils.interrupts import check_interrupt
 
 SAMPLE, START, END = range(3)  # the columns of Pool.spans
 AT_ONCE = 16384  # nodes per call of the cell: bounds the memory of their inner activations
@@ -42,6 +43,7 @@ class Pool:
         present: Bool[Tensor, "B *shape"],
     ) -> Int[Tensor, "B *shape"]:
         """Append the parents of these pairs. Returns their ids; the absent node's where none is present."""
+        check_interrupt()  # every search composes once per step
         pairs, present_pairs, begin = children.reshape(-1, 2), present.flatten(), self.used  # (n, 2), (n,)
         for low in range(0, len(pairs), AT_ONCE):
             part, there = pairs[low : low + AT_ONCE], present_pairs[low : low + AT_ONCE]

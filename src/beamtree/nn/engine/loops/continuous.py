@@ -29,6 +29,7 @@ from beamtree.nn.engine.dispatch import Engine, why_not_triton
 from beamtree.nn.engine.dropout import NodeDropout
 from beamtree.nn.engine.functional import Composite
 from beamtree.nn.function import first_order, save, watched
+from beamtree.utils.interrupts import check_interrupt
 
 # Weighted averages to the left and to the right of each position, of the same values or of one set for each side.
 Average = Callable[[Float[Tensor, "B *sides S D"]], Float[Tensor, "B 2 S D"]]
@@ -168,6 +169,7 @@ def one_by_one(request: ContinuousRequest, recompute: bool, by_autograd: bool = 
         return loop.iterate(states, existence, goes, mask, by_matrices(existence, states.dtype, by_autograd))
 
     for step in range(request.may_go.shape[1] - 2):
+        check_interrupt()
         goes = request.may_go & (step < lengths).unsqueeze(1) & is_unfinished(positions.existence, loop.threshold)
         if request.halt and not goes.any():
             break

@@ -22,6 +22,7 @@ from beamtree.nn.cells.grc import GRC, GRCFunction, compose
 from beamtree.nn.engine.dispatch import Engine, why_not_triton
 from beamtree.nn.engine.functional import Composite
 from beamtree.nn.engine.loops.fold import Fold, at, split, times
+from beamtree.utils.interrupts import check_interrupt
 
 # A slot is closed if the last step's distribution has less than this mass below it, as in the published code.
 CLOSED = 1e-5
@@ -219,6 +220,7 @@ def one_by_one(request: MemoryRequest, by_autograd: bool = False) -> Read:
     loop = replace(loop, by_autograd=by_autograd or not isinstance(loop.cell, GRCFunction))
     candidates, choices = [memory.candidates], []
     for step in range(len(leaves) - 1):
+        check_interrupt()
         (masks,) = loop.scaled(loop.masks(range(step, step + 1), leaves, request.generator), leaves[:1])
         memory = loop.step(leaves[step + 1], request.queries[step + 1], memory, masks, loop.closed(step))
         candidates.append(memory.candidates)

@@ -35,6 +35,7 @@ from beamtree.nn.engine.request import Mix, Request
 from beamtree.nn.engine.scorers import ScorerFunction
 from beamtree.nn.function import watched
 from beamtree.nn.topk.transport import TransportTopK
+from beamtree.utils.interrupts import check_interrupt
 
 Operator = Callable[[Float[Tensor, "B m"], int], TransportTopK]
 Number = int | Int[Tensor, ""]
@@ -78,6 +79,7 @@ def search(request: Request, operator: Operator, call: Call = checkpointed) -> C
     beams, live = start(request), 1  # beams from index `live` on are empty in every sample
     noise, steps = Noise(request), []
     for step in range(request.steps):
+        check_interrupt()
         beams, merged = advance(request, beams, step, noise.at(step)[0], operator, live, call)
         live = min(request.beam_size, live * min(request.beam_size, beams.states.shape[2]))
         steps.append(merged)
