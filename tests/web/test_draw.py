@@ -9,6 +9,8 @@ pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
 
 from beamtree.models.pretrained import load
+from beamtree.trees.drawing.drawing import Drawing
+from beamtree.trees.drawing.scene import DrawingTooLarge
 from beamtree.utils import palette
 from beamtree.web.app import create_app
 from web.toy_models import EXPRESSION
@@ -19,7 +21,7 @@ STARTS = {"svg": b"<svg", "png": b"\x89PNG", "pdf": b"%PDF", "tex": b"\\document
 @pytest.fixture(scope="module")
 def client(folder):
     models = {name: load(folder / name) for name in ("one", "pairs")}
-    return TestClient(create_app(models, hosts=["testserver"]))
+    return TestClient(create_app(models, hosts=["testserver"]), raise_server_exceptions=False)
 
 
 def drawn(client, **asked):
@@ -43,7 +45,7 @@ def test_the_beam_the_side_and_the_theme_are_chosen(client):
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "message"),
     [
         ({"beam": 99}, "beam 99 does not exist: the answer has"),
         ({"side": 1}, "side 1 does not exist: the answer has 1"),
@@ -54,7 +56,25 @@ def test_the_beam_the_side_and_the_theme_are_chosen(client):
         ({"text": "[MXA 1 ]"}, "did you mean '[MAX'?"),
     ],
 )
-def test_what_cannot_be_drawn_is_told(client, asked, told):
+def test_the_error_says_what_cannot_be_drawn(client, asked, message):
     answer = drawn(client, **asked)
     assert answer.status_code == 422
-    assert told in answer.json()["error"]
+    assert message in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (DrawingTooLarge("too large for a PNG"), 422, "too large for a PNG"),
+        (ValueError("secret"), 500, "internal error"),
+    ],
+)
+def test_only_the_size_of_a_drawing_is_reported(client, monkeypatch, error, status, message):
+    def fail(drawing):
+        raise error
+
+    monkeypatch.setattr(Drawing, "svg", fail)
+    answer = drawn(client)
+    assert answer.status_code == status
+    assert message in answer.json()["error"]
+    assert "secret" not in answer.text

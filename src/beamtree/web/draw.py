@@ -9,6 +9,7 @@ from pydantic import Field
 from beamtree.trees import Tree
 from beamtree.trees.drawing import draw_tree
 from beamtree.trees.drawing.drawing import Drawing
+from beamtree.trees.drawing.scene import DrawingTooLarge
 from beamtree.trees.parses import Node
 from beamtree.utils.palette import Theme
 from beamtree.web.errors import RequestError
@@ -38,7 +39,7 @@ def draw(answer: bytes, asked: DrawRequest) -> bytes:
         drawing = draw_tree(Tree.parse(beam["tree"]), nodes, probabilities=probabilities, theme=asked.theme)
         try:
             return _content(drawing, asked.format)
-        except ValueError as error:  # the drawing is too large for the format
+        except DrawingTooLarge as error:
             raise RequestError(str(error)) from None
 
 

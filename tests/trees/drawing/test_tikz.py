@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from beamtree import Tree
 from beamtree.trees.drawing import draw_beams, draw_chart, draw_tree
+from beamtree.trees.drawing.scene import DrawingTooLarge
 from beamtree.trees.drawing.tikz import escape
 from beamtree.trees.parses import Parse
 from beamtree.utils.palette import SENTIMENT as COLORS
@@ -86,7 +87,7 @@ def test_beams_are_several_forests_side_by_side():
 
 
 def test_a_very_large_tree_is_refused():
-    with pytest.raises(ValueError, match="points is too large for LaTeX: write a PDF or an SVG"):
+    with pytest.raises(DrawingTooLarge, match="points is too large for LaTeX: write a PDF or an SVG"):
         draw_tree(chain(5000)).tikz()
     assert len(draw_tree(chain(950)).tikz()) > 950 * 20
 

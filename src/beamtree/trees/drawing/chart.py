@@ -33,10 +33,26 @@ def draw_chart(
     orientation: Orientation = "auto",
     theme: Theme | None = None,
 ) -> Drawing:
-    """Draw the chart of a text from all its parses, since the probability of a span is the sum over all of them.
+    """Draw the chart of a text: the probability of every span as a constituent.
 
-    orientation, theme: see `draw_tree`. With vertical orientation every span has a cell, with horizontal orientation
-        only those that are in some beam.
+    Args:
+        tokens: the tokens of the text.
+        parses: all its parses, since the probability of a span is the sum over all of them.
+        orientation: as for `draw_tree`. With vertical orientation every span has a cell, with horizontal orientation
+            only those that are in some beam.
+        theme: as for `draw_tree`.
+
+    Returns:
+        The drawing.
+
+    Raises:
+        ValueError: if there are no parses, or their numbers of leaves differ from that of the tokens.
+
+    Examples:
+        >>> from beamtree.trees.drawing import draw_chart
+        >>> parses = beamtree.load("listops-bt-grc").parse("[MAX 2 9 ]")
+        >>> draw_chart(parses[0].tree.leaves, parses)
+        <Drawing of the beam chart of 4 leaves, ... pixels>
     """
     leaves = tuple(tokens)
     if not parses or any(len(parse.tree) != len(leaves) for parse in parses):

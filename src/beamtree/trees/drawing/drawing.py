@@ -16,9 +16,16 @@ _SCROLLING = "overflow: auto; max-width: 100%; max-height: 80vh"  # leaves room 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A scene, a description of what it shows, and its colours.
+    """A drawing of trees, which notebooks display.
 
-    theme: None is "paper" in files; in notebooks the drawing follows the colour scheme of the reader.
+    Attributes:
+        scene: the shapes.
+        about: a description of what the drawing shows.
+        theme: "paper" or "dark"; None is "paper" in files, and follows the colour scheme of the reader in notebooks.
+
+    Examples:
+        >>> from beamtree.trees.drawing import draw_tree
+        >>> draw_tree(beamtree.Tree.parse("(a b)")).save("tree.pdf")  # doctest: +SKIP
     """
 
     scene: Scene
@@ -26,27 +33,60 @@ class Drawing:
     theme: Theme | None = None
 
     def svg(self, fonts: Fonts = "text") -> str:
-        """An <svg> element, which is also a complete file.
+        """Convert to SVG.
 
-        fonts: "text" keeps text as text, in a font of the viewer; "outlines" draws the glyphs of DejaVu Sans as paths,
-            which look the same everywhere but cannot be searched or edited. It needs matplotlib.
+        Args:
+            fonts: "text" keeps text as text, in a font of the viewer; "outlines" draws the glyphs of DejaVu Sans as
+                paths, which look the same everywhere but cannot be searched or edited. It needs matplotlib.
+
+        Returns:
+            An `<svg>` element, which is also a complete file.
         """
         return to_svg(self.scene, self.about, self.theme or "paper", fonts=fonts)
 
     def png(self) -> bytes:
-        """The content of a PNG file. Needs matplotlib."""
+        """Convert to PNG. Needs matplotlib.
+
+        Returns:
+            The content of a file.
+
+        Raises:
+            ValueError: if matplotlib is not installed, or the drawing is too large.
+        """
         return to_png(self.scene, self.theme or "paper")
 
     def pdf(self) -> bytes:
-        """The content of a PDF file with embedded fonts, whose text can be searched. Needs matplotlib."""
+        """Convert to PDF, with embedded fonts and text that can be searched. Needs matplotlib.
+
+        Returns:
+            The content of a file.
+
+        Raises:
+            ValueError: if matplotlib is not installed.
+        """
         return to_pdf(self.scene, self.about, self.theme or "paper")
 
     def tikz(self) -> str:
-        """A LaTeX document with the trees in the notation of the package forest."""
+        """Convert to LaTeX, with the trees in the notation of the package forest.
+
+        Returns:
+            A complete document.
+
+        Raises:
+            ValueError: if the drawing is too large for LaTeX.
+        """
         return to_tikz(self.scene, self.theme or "paper")
 
     def save(self, path: str | os.PathLike[str], fonts: Fonts = "text") -> None:
-        """Write a file, in the format of its ending: .svg, .png, .pdf or .tex. `fonts` is for SVG, see `svg`."""
+        """Write a file.
+
+        Args:
+            path: its ending determines the format: .svg, .png, .pdf or .tex.
+            fonts: for SVG; see `svg`.
+
+        Raises:
+            ValueError: if the ending is another one, or the file cannot be written.
+        """
         from beamtree.utils.files import write_atomically  # here: what it imports takes long
 
         write_atomically(path, self._content(path, fonts))

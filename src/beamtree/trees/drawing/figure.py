@@ -10,7 +10,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from beamtree.trees.drawing.metrics import BASELINE, FONT_SIZE, clean
-from beamtree.trees.drawing.scene import LINE_WIDTH, MARGIN, OUTLINE_WIDTH, Cell, Dot, Line, Scene, Text
+from beamtree.trees.drawing.scene import (
+    LINE_WIDTH,
+    MARGIN,
+    OUTLINE_WIDTH,
+    Cell,
+    Dot,
+    DrawingTooLarge,
+    Line,
+    Scene,
+    Text,
+)
 from beamtree.utils.extras import require
 from beamtree.utils.palette import Theme, color
 
@@ -23,12 +33,13 @@ _MAX_SIDE, _MAX_PIXELS = 30_000, 60_000_000  # of a PNG, which painting and view
 
 
 def to_png(scene: Scene, theme: Theme = "paper") -> bytes:
-    """The content of a PNG file. Raises a `ValueError` if the scene is too large."""
+    """The content of a PNG file. Raises `DrawingTooLarge` if the scene is too large."""
     require("plot", "a PNG file")
     width, height = scene.width + 2 * MARGIN, scene.height + 2 * MARGIN
     scale = min(_SCALE, _MAX_SIDE / max(width, height), math.sqrt(_MAX_PIXELS / (width * height)))
     if scale < _MIN_SCALE:
-        raise ValueError(f"a drawing of {width:.0f} × {height:.0f} pixels is too large for a PNG file: write an SVG")
+        size = f"{width:.0f} × {height:.0f} pixels"
+        raise DrawingTooLarge(f"a drawing of {size} is too large for a PNG file: write an SVG")
     return _painted(scene, theme, format="png", dpi=scale * _DPI)
 
 

@@ -19,6 +19,10 @@ LINE_WIDTH = 1.0
 OUTLINE_WIDTH = 0.75  # of dots and cells
 
 
+class DrawingTooLarge(ValueError):
+    """The scene does not fit into a file of this format."""
+
+
 class Cell(NamedTuple):
     """A rectangle."""
 

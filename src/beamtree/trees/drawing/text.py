@@ -59,10 +59,25 @@ def text_tree(
 ) -> str:
     """Draw a tree with line-drawing characters.
 
-    nodes: of its parse, with labels, see `Parse.nodes`.
-    orientation: "horizontal" has a line for each leaf and the root on the left; there, a constituent is on the line of
-        its first leaf. "vertical" has the root above the leaves. "auto" is vertical if the drawing fits into `width`.
-    ascii: draw lines with ASCII characters only.
+    Args:
+        tree: the tree.
+        nodes: the constituents of its parse with their labels; see `Parse.nodes`.
+        orientation: "horizontal" has a line for each leaf and the root on the left; there, a constituent is on the line
+            of its first leaf. "vertical" has the root above the leaves. "auto" is vertical if the drawing fits into
+            `width`.
+        width: number of columns.
+        ascii: whether to draw lines with ASCII characters only.
+
+    Returns:
+        The lines of the drawing.
+
+    Examples:
+        >>> from beamtree.trees.drawing import text_tree
+        >>> print(text_tree(beamtree.Tree.parse("((a b) (c d))")))
+        ┬─┬─ a
+        │ └─ b
+        └─┬─ c
+          └─ d
     """
     return rich_tree(tree, nodes, orientation=orientation, width=width, ascii=ascii).plain
 
@@ -75,7 +90,24 @@ def rich_tree(
     width: int = WIDTH,
     ascii: bool = False,
 ) -> Text:
-    """`text_tree` with colours, to be printed by a `rich.console.Console`."""
+    """Draw a tree as `text_tree` does, with colours.
+
+    Args:
+        tree: the tree.
+        nodes: the constituents of its parse with their labels; see `Parse.nodes`.
+        orientation: as for `text_tree`.
+        width: number of columns.
+        ascii: whether to draw lines with ASCII characters only.
+
+    Returns:
+        A text to be printed by a `rich.console.Console`.
+
+    Examples:
+        >>> from beamtree.trees.drawing import rich_tree
+        >>> print(rich_tree(beamtree.Tree.parse("(a b)"), orientation="horizontal"))
+        ┬─ a
+        └─ b
+    """
     marks = node_marks(tree, nodes)
     labels = {
         span: (mark.text or mark.sign).translate(_ASCII_SIGNS if ascii else {})
@@ -99,7 +131,25 @@ def rich_beams(
     ascii: bool = False,
     headings: bool = True,
 ) -> Text:
-    """The `top` most probable trees, side by side as far as they fit into the width, each under its probability."""
+    """Draw the most probable trees of a text, side by side as far as they fit into the width.
+
+    Args:
+        parses: the trees, most probable first.
+        top: number of trees; None draws all.
+        orientation: as for `text_tree`.
+        width: number of columns.
+        ascii: whether to draw lines with ASCII characters only.
+        headings: whether to print the probability of each tree above it.
+
+    Returns:
+        A text to be printed by a `rich.console.Console`.
+
+    Examples:
+        >>> from beamtree.trees.drawing import rich_beams
+        >>> parses = beamtree.load("listops-bt-grc").parse("[MAX 2 9 ]")
+        >>> rich_beams(parses, top=1).plain.splitlines()[0]
+        'tree 1, probability 1.000'
+    """
     blocks = []
     for number, parse in enumerate(parses[:top], start=1):
         tree = rich_tree(parse.tree, parse.nodes, orientation=orientation, width=width, ascii=ascii)
@@ -115,7 +165,19 @@ def rich_beams(
 
 
 def penn_tree(tree: Tree) -> str:
-    """The tree in the brackets of the Penn Treebank, with X as every label; -LRB- and -RRB- stand for ( and )."""
+    """Write a tree in the brackets of the Penn Treebank.
+
+    Args:
+        tree: the tree.
+
+    Returns:
+        One line, with X as every label, and -LRB- and -RRB- for ( and ).
+
+    Examples:
+        >>> from beamtree.trees.drawing import penn_tree
+        >>> penn_tree(beamtree.Tree.parse("((a b) c)"))
+        '(X (X (X a) (X b)) (X c))'
+    """
     opens = Counter(start for start, _ in tree.spans(leaves=False))
     escaped = (leaf.replace("(", "-LRB-").replace(")", "-RRB-") for leaf in tree.leaves)
     return " ".join(

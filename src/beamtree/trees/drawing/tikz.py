@@ -16,7 +16,7 @@ from itertools import groupby
 from beamtree.trees.drawing.layout import place_nodes
 from beamtree.trees.drawing.marks import Mark, MarkedTree
 from beamtree.trees.drawing.metrics import BASELINE, FONT_SIZE, clean, clip, text_width
-from beamtree.trees.drawing.scene import Cell, Dot, Line, Scene, Shape, Text
+from beamtree.trees.drawing.scene import Cell, Dot, DrawingTooLarge, Line, Scene, Shape, Text
 from beamtree.trees.tree import Span
 from beamtree.utils.palette import Theme, color, text_on
 
@@ -73,10 +73,10 @@ _LIGATURES = re.compile(r"([-'`,<>!?])(?=[-'`,<>])")  # pairs such as -- and <<,
 
 
 def to_tikz(scene: Scene, theme: Theme = "paper") -> str:
-    """A LaTeX document. Raises a `ValueError` if the scene is too large."""
+    """A LaTeX document. Raises `DrawingTooLarge` if the scene is too large."""
     size = max(scene.width, scene.height) * _POINTS
     if size > _MAX_SIZE:
-        raise ValueError(f"a drawing of {size:.0f} points is too large for LaTeX: write a PDF or an SVG")
+        raise DrawingTooLarge(f"a drawing of {size:.0f} points is too large for LaTeX: write a PDF or an SVG")
     body = _block(scene, theme)
     return "\n".join((_PREAMBLE, *_definitions(scene, body, theme), r"\begin{document}", body, r"\end{document}", ""))
 

@@ -33,11 +33,23 @@ def draw_tree(
 ) -> Drawing:
     """Draw one tree.
 
-    nodes: of its parse, with labels, see `Parse.nodes`.
-    probabilities: of its constituents over all beams; dots without a label are the darker the higher theirs is.
-    orientation: "vertical" has the root above the leaves, "horizontal" on their left, one leaf per line; "auto" is
-        horizontal if the leaves do not fit on a page.
-    theme: "paper" or "dark"; None is paper in files, and follows the colour scheme of the reader in notebooks.
+    Args:
+        tree: the tree.
+        nodes: the constituents of its parse with their labels; see `Parse.nodes`.
+        probabilities: probabilities of its constituents over all beams. Dots without a label are darker for higher
+            probabilities.
+        orientation: "vertical" has the root above the leaves, "horizontal" on their left, one leaf per line; "auto" is
+            horizontal if the leaves do not fit on a page.
+        theme: "paper" or "dark"; None is "paper" in files, and follows the colour scheme of the reader in notebooks.
+
+    Returns:
+        The drawing.
+
+    Examples:
+        >>> from beamtree.trees.drawing import draw_tree
+        >>> drawing = draw_tree(beamtree.Tree.parse("((a b) c)"))
+        >>> drawing.svg().startswith("<svg")
+        True
     """
     scene = tree_scene(tree, nodes, probabilities, orientation)
     return Drawing(scene, f"a tree over {len(tree)} leaves", theme)
@@ -51,10 +63,26 @@ def draw_beams(
     theme: Theme | None = None,
     headings: bool = True,
 ) -> Drawing:
-    """Draw the `top` most probable trees side by side, or all with None. Labels are those of `Parse.nodes`.
+    """Draw the most probable trees of a text side by side, with the labels of `Parse.nodes`.
 
-    orientation, theme: see `draw_tree`.
-    headings: add the probability of each tree, a legend of the labels' colours, and how many trees are left out.
+    Args:
+        parses: the trees, most probable first, as `Pretrained.parse` returns them.
+        top: number of trees; None draws all.
+        orientation: as for `draw_tree`.
+        theme: as for `draw_tree`.
+        headings: whether to add the probability of each tree, a legend of the labels' colours, and how many trees are
+            left out.
+
+    Returns:
+        The drawing.
+
+    Raises:
+        ValueError: if there are no parses.
+
+    Examples:
+        >>> from beamtree.trees.drawing import draw_beams
+        >>> parses = beamtree.load("listops-bt-grc").parse("[MAX 2 [MIN 4 7 ] ]", labels=True)
+        >>> draw_beams(parses, top=2).save("beams.svg")  # doctest: +SKIP
     """
     if top is not None:
         check_integer("top", top, at_least=1)
