@@ -66,8 +66,8 @@ def test_the_pairs_of_each_step_are_the_neighbours_of_the_sequence(length, rando
         assert (pairs.left[pairs.merged[step]], pairs.right[pairs.merged[step]]) == (rows[action], rows[action + 1])
         present = {
             (left, right)
-            for left, right, born, gone in zip(pairs.left, pairs.right, pairs.born, pairs.gone, strict=True)
-            if born <= step < gone
+            for left, right, added, removed in zip(pairs.left, pairs.right, pairs.added, pairs.removed, strict=True)
+            if added <= step < removed
         }
         assert present == set(pairwise(rows))
         rows[action : action + 2] = [node]

@@ -1,14 +1,13 @@
-"""Programs that train in several processes, for the tests beside this file.
+"""Programs that train in several processes, for the tests beside this file; `main` runs one of them:
 
-    python processes.py kill FOLDER            # runs that are killed at random moments
-    python processes.py starts FOLDER          # many starts of two processes
-    python processes.py together FOLDER        # the same run in one process and in two
-
-Processes are forks where that is possible: starting each anew takes seconds.
+kill FOLDER            # runs that are killed at random moments
+starts FOLDER          # many starts of two processes
+together FOLDER        # the same run in one process and in two
 """
 
 import os
 import random
+import shutil
 import signal
 import socket
 import sys
@@ -52,15 +51,18 @@ def begin(data: Path, folder: Path, devices: int = 1, **changes: Any) -> None:
     train(settings, folder, device="cpu", devices=devices, loggers=(), progress=False, checkpoint_steps=2)
 
 
-def kill_at_random(start: Callable[[], list[int]], kills: int, took: float) -> int:
+def kill_at_random(start: Callable[[], list[int]], folder: Path, kills: int, took: float) -> int:
     """Start the processes of a run again and again, and kill them after a part of the time the whole run takes. Returns
-    how often they had not come to their end before."""
+    how often they had not come to their end before. A run that has come to its end is begun anew, and killed sooner."""
     draw, hits = random.Random(), 0
     for _ in range(kills):
         children = start()
         time.sleep(draw.uniform(0.05, 0.6) * took)
         running = [child for child in children if os.waitpid(child, os.WNOHANG) == (0, 0)]
         hits += bool(running)
+        if not running:
+            shutil.rmtree(folder)
+            took *= 0.8
         draw.shuffle(running)
         for child in running:
             os.kill(child, signal.SIGKILL)
@@ -74,7 +76,7 @@ def kill(data: Path, folder: Path) -> None:
     began = time.monotonic()
     wait(fork(lambda: begin(data, folder / "whole")))
     took = time.monotonic() - began
-    hits = kill_at_random(lambda: [fork(lambda: begin(data, folder / "killed"))], KILLS, took)
+    hits = kill_at_random(lambda: [fork(lambda: begin(data, folder / "killed"))], folder / "killed", KILLS, took)
     wait(fork(lambda: begin(data, folder / "killed")))
 
     began = time.monotonic()
@@ -85,7 +87,7 @@ def kill(data: Path, folder: Path) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # one process may see the other end and report it
         begin(data, folder / "killed-2", devices=2)
 
-    hits_2 = kill_at_random(lambda: on_two(killed), KILLS, took)
+    hits_2 = kill_at_random(lambda: on_two(killed), folder / "killed-2", KILLS, took)
     wait(*on_two(lambda: begin(data, folder / "killed-2", devices=2)))
     print(hits, hits_2)
 
@@ -154,11 +156,11 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-if __name__ == "__main__":
-    place = Path(sys.argv[2])
-    if sys.argv[1] == "kill":
+def main() -> None:
+    what, place = sys.argv[1], Path(sys.argv[2])
+    if what == "kill":
         kill(write_data(place / "data"), place)
-    elif sys.argv[1] == "starts":
+    elif what == "starts":
         starts(write_data(place / "data", {"train": 8, "dev": 4}), place)
     else:
         # Many texts have one token, and nothing is composed; in the last step one process has no sample of its own.

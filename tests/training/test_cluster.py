@@ -153,7 +153,7 @@ def test_without_slurm_or_submitit_the_error_says_what_is_missing(tmp_path, monk
         submit([job(tmp_path, "a", "true")], tmp_path / "logs")
     monkeypatch.setattr(importlib.util, "find_spec", lambda module: None)
     with pytest.raises(
-        ValueError, match="the executor slurm needs submitit, which is not installed: pip install submit"
+        ValueError, match=r"the executor slurm needs submitit, which is not installed: pip install 'beamtree\[slurm\]'"
     ):
         submit([job(tmp_path, "a", "true")], tmp_path / "logs")
 

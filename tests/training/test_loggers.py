@@ -5,7 +5,6 @@ import importlib.util
 import json
 import os
 import sqlite3
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,21 +12,9 @@ from typing import Any
 import pytest
 from lightning.fabric.loggers.logger import Logger
 
-import beamtree
 from beamtree.training import loggers, train
+from forked import Command
 from training.toy_runs import metrics, toy_settings, write_data
-
-# The packages of the services raise warnings of their own, which are errors in tests: a process for itself.
-PROGRAM = """
-import sys
-from pathlib import Path
-from beamtree.training import train
-from training.toy_runs import toy_settings
-data, folder, name = sys.argv[1:]
-for epochs in (2, 3):
-    settings = toy_settings(Path(data), training__max_epochs=epochs, training__patience=9)
-    train(settings, Path(folder), device="cpu", loggers=[name], progress=False)
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -41,14 +28,20 @@ def run(data: Path, folder: Path, epochs: int, **options: Any) -> None:
     train(settings, folder, device="cpu", progress=False, **options)
 
 
+def program() -> None:
+    data, folder, name = sys.argv[1:]
+    for epochs in (2, 3):
+        run(Path(data), Path(folder), epochs, loggers=[name])
+
+
 def in_process(name: str, data: Path, folder: Path, **variables: str) -> None:
+    """In a process of its own: the packages of the services raise warnings, which are errors in tests."""
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed")
-    places = (Path(beamtree.__file__).parents[1], Path(__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places)), **variables}
-    command = [sys.executable, "-c", PROGRAM, str(data), str(folder), name]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    environment = {**os.environ, **variables}
+    command = Command([str(data), str(folder), name], data, environment, data / "program", program)
+    status, _, errors = command.ended(120)
+    assert status == 0, errors
 
 
 def test_the_table_has_all_epochs_after_a_resume(data, tmp_path):

@@ -14,6 +14,7 @@ import beamtree
 from beamtree.models import storage
 from beamtree.runs import checkpoints
 from beamtree.runs.folder import CHECKPOINTS
+from forked import Command
 from training import processes
 from training.toy_runs import outcome, write_data
 
@@ -44,10 +45,10 @@ def environment(folder: Path, **own: str) -> dict[str, str]:
 
 
 def program(what: str, folder: Path) -> str:
-    command = [sys.executable, processes.__file__, what, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(folder), timeout=400)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    command = Command([what, str(folder)], folder, environment(folder), folder / "program", processes.main)
+    status, output, errors = command.ended(400)
+    assert (status, errors) == (0, "")
+    return output
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +87,15 @@ def toy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(folder: Path, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
+OPTIONS = ["--device", "cpu", "--logger", "none"]
+
+
+def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
     """`beamtree train` in a session of its own, so that a signal can be sent to all its processes as Ctrl-C is."""
-    command = [sys.executable, "-m", "beamtree", "train", *arguments, "--device", "cpu", "--logger", "none"]
     return subprocess.Popen(
-        command,
+        [sys.executable, "-m", "beamtree", "train", *arguments, *OPTIONS],
         cwd=folder,
-        env=environment(folder, **variables),
+        env=environment(folder),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -107,6 +110,16 @@ def ended(process: "subprocess.Popen[str]", seconds: float = 90) -> tuple[int, s
         os.killpg(process.pid, signal.SIGKILL)
         raise
     return process.returncode, output, errors
+
+
+def start_nodes(convention: str, folders: list[Path], recipe: str, out: Path) -> list[Command]:
+    """`beamtree train` as one process on each of several nodes, in their folders."""
+    port, nodes = processes.free_port(), []
+    for rank, folder in enumerate(folders):
+        variables, options = launched(convention, rank, port)
+        command = ["train", recipe, "--out", str(out), *options, *OPTIONS]
+        nodes.append(Command(command, folder, environment(folder, **variables), out.with_name(f"node-{rank}")))
+    return nodes
 
 
 def launched(convention: str, rank: int, port: int) -> tuple[dict[str, str], list[str]]:
@@ -124,24 +137,21 @@ def launched(convention: str, rank: int, port: int) -> tuple[dict[str, str], lis
 
 @pytest.mark.parametrize("convention", ["torchrun", "srun", "NODE_RANK"])
 def test_two_nodes_train_one_run(convention, toy):
-    port = processes.free_port()
-    nodes = []
-    for rank in range(2):
-        variables, options = launched(convention, rank, port)
-        nodes.append(start(toy, "toy.yaml", "--out", "run", *options, **variables))
-    (first, table, told), (second, nothing, silence) = map(ended, nodes)
-    assert (first, second) == (0, 0), told + silence
-    assert (nothing, silence) == ("", ""), "one process speaks"
-    assert told.startswith("epoch 1/2")
-    assert "the model is in run" in table
+    nodes = start_nodes(convention, [toy, toy], "toy.yaml", toy / "run")
+    (first, table, progress), (second, *printed) = (node.ended() for node in nodes)
+    assert (first, second) == (0, 0), progress
+    assert printed == ["", ""], "only the first process prints"
+    assert progress.startswith("epoch 1/2")
+    assert f"the model is in {toy / 'run'}" in table.replace("\n", "")
     assert storage.is_finished(toy / "run")
 
 
 def test_a_launcher_decides_the_number_of_processes(toy):
     variables, _ = launched("torchrun", 0, processes.free_port())
-    status, _, told = ended(start(toy, "toy.yaml", "--devices", "4", **variables))
+    command = ["train", "toy.yaml", "--devices", "4", *OPTIONS]
+    status, _, errors = Command(command, toy, environment(toy, **variables), toy / "node").ended()
     assert status == 2
-    assert told == (
+    assert errors == (
         "error: devices is 4, but the launcher has started processes for 1: leave out --devices, or start as many\n"
     )
 
@@ -173,49 +183,42 @@ def test_ctrl_c_stops_two_processes_with_a_checkpoint(toy):
     process = start(toy, "long.yaml", "--out", "run", "--devices", "2", "--checkpoint-minutes", "60")
     wait_for(lambda: (toy / "run" / "metrics.jsonl").exists() and (toy / "run" / "metrics.jsonl").stat().st_size)
     os.killpg(process.pid, signal.SIGINT)
-    status, _, told = ended(process)
+    status, _, errors = ended(process)
     assert status == 130
-    assert told.endswith("interrupted; to continue: beamtree train --resume run\n")
-    assert told.count("interrupted") == 1
-    assert "Traceback" not in told
+    assert errors.endswith("interrupted; to continue: beamtree train --resume run\n")
+    assert errors.count("interrupted") == 1
+    assert "Traceback" not in errors
     assert checkpoints.all_of(toy / "run" / CHECKPOINTS)
     assert not storage.is_finished(toy / "run")
 
 
 @pytest.mark.parametrize("victim", ["first", "second"])
 def test_if_one_process_is_killed_the_other_ends_within_seconds(victim, toy):
-    port = processes.free_port()
-    nodes = []
-    for rank in range(2):
-        variables, options = launched("NODE_RANK", rank, port)
-        nodes.append(start(toy, "long.yaml", "--out", "run", *options, **variables))
+    nodes = start_nodes("NODE_RANK", [toy, toy], "long.yaml", toy / "run")
     wait_for(lambda: (toy / "run" / "metrics.jsonl").exists() and (toy / "run" / "metrics.jsonl").stat().st_size)
     dead, other = nodes if victim == "first" else nodes[::-1]
     dead.kill()
     began = time.monotonic()
-    status, _, told = ended(other)
+    status, _, errors = other.ended()
     assert status != 0
     assert time.monotonic() - began < 5
     if victim == "second":
-        assert "process 1 has ended without a message" in told
-    ended(dead)
+        assert "process 1 has ended without a message" in errors
+    assert dead.ended()[0] == -signal.SIGKILL
 
 
 def test_the_error_of_one_process_ends_the_other_with_its_message(toy):
-    port = processes.free_port()
-    nodes = []
-    for rank in range(2):
-        variables, options = launched("NODE_RANK", rank, port)
-        place = toy / f"node{rank}"
-        data = write_data(place / "data", {"train": 40 + rank, "dev": 8})
-        (place / "toy.yaml").write_text(RECIPE.format(data=data, epochs=2))
-        nodes.append(start(place, "toy.yaml", "--out", str(toy / "run"), *options, **variables))
-    (first, _, told), (second, _, silence) = map(ended, nodes)
+    folders = [toy / f"node{rank}" for rank in range(2)]
+    for rank, folder in enumerate(folders):
+        data = write_data(folder / "data", {"train": 40 + rank, "dev": 8})
+        (folder / "toy.yaml").write_text(RECIPE.format(data=data, epochs=2))
+    nodes = start_nodes("NODE_RANK", folders, "toy.yaml", toy / "run")
+    (first, _, errors), (second, _, errors_of_second) = (node.ended() for node in nodes)
     assert first != 0
     assert second != 0
     reason = "the data of this process is not that of the first one: copy the same files to all nodes"
-    assert f"error: process 1 has failed: {reason}" in told
-    assert reason in silence
+    assert f"error: process 1 has failed: {reason}" in errors
+    assert reason in errors_of_second
 
 
 def wait_for(condition, seconds=60.0):

@@ -174,6 +174,24 @@ def test_ctrl_c_is_passed_on_once_and_waits(number, tmp_path):
     assert [each.log.read_text() for each in jobs] == ["ready\nstopped\n"] * 2
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_a_start_reaches_the_run_that_is_started(number, tmp_path, monkeypatch):
+    start = sweep._start
+
+    def interrupted(job, environment):
+        process = start(job, environment)
+        while not (job.log.exists() and "ready" in job.log.read_text()):
+            time.sleep(0.02)
+        os.kill(os.getpid(), number)
+        return process
+
+    monkeypatch.setattr(sweep, "_start", interrupted)
+    only = job(tmp_path, "a", "trap 'echo stopped; exit 0' INT", "echo ready; while :; do sleep 0.05; done")
+    with pytest.raises(KeyboardInterrupt):
+        run_all([only], 1, QUIET)
+    assert only.log.read_text() == "ready\nstopped\n"
+
+
 def test_on_a_cpu_each_of_several_runs_has_one_thread(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert sweep._environment(["cpu"], 2)["OMP_NUM_THREADS"] == "1"

@@ -6,7 +6,6 @@ import itertools
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from beamtree.training.callbacks import Callback
 from beamtree.training.folder import Status, status
 from beamtree.training.tune import study as studies
 from beamtree.training.tune.space import Choices, Range, apply, check_params, parse_params
+from forked import Command
 from training.processes import fork, wait
 from training.toy_runs import metrics, outcome, toy_settings, write_data
 
@@ -282,7 +282,7 @@ def test_a_combination_that_is_not_allowed_is_a_failed_trial(data, tmp_path, no_
 
 def test_without_optuna_the_error_says_what_is_missing(data, tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda module: None)
-    with pytest.raises(ValueError, match="tune needs optuna, which is not installed: pip install optuna"):
+    with pytest.raises(ValueError, match=r"tune needs optuna, which is not installed: pip install 'beamtree\[tune\]'"):
         start(data, tmp_path / "study")
 
 
@@ -338,8 +338,9 @@ def start_nothing(data: Path, folder: Path) -> tune.StudySummary:
         return opened(stack, data, folder).summary()
 
 
-def program(place: Path) -> None:
+def program() -> None:
     """Run by another process: a study; one that is killed again and again; and one that two processes share."""
+    place = Path(sys.argv[1])
     data = write_data(place / "data")
     wait(fork(lambda: start(data, place / "whole")))
     for attack in (
@@ -360,36 +361,27 @@ def program(place: Path) -> None:
     wait(*(fork(lambda name=name: worker(name)) for name in ("one", "two")))  # type: ignore[misc]
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the program leaves."""
-    place = tmp_path_factory.mktemp("studies")
-    paths = (Path(beamtree.__file__).parents[1], Path(__file__).parents[1])
+def test_a_study_may_be_killed_or_shared_by_two_processes(tmp_path):
+    """Its trials are those of a study that one process has made without a stop."""
+    places = os.pathsep.join(map(str, (Path(beamtree.__file__).parents[1], Path(__file__).parents[1])))
     environment = {
         **os.environ,
-        **{"PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"},
-        **{"BEAMTREE_CACHE": str(place / "cache")},
+        "PYTHONPATH": places,
+        "OMP_NUM_THREADS": "1",
+        "BEAMTREE_CACHE": str(tmp_path / "cache"),
     }
-    code = "import pathlib, sys; from training.test_tune import program; program(pathlib.Path(sys.argv[1]))"
-    command = [sys.executable, "-c", code, str(place)]
-    process = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-    assert (process.returncode, process.stderr) == (0, "")
-    return place
-
-
-def test_a_study_that_was_killed_has_the_same_trials_as_one_that_was_not(place):
-    whole, killed = (start_nothing(place / "data", place / name) for name in ("whole", "killed"))
+    status, _, errors = Command([str(tmp_path)], tmp_path, environment, tmp_path / "program", program).ended(300)
+    assert (status, errors) == (0, "")
+    whole, killed, shared = (
+        start_nothing(tmp_path / "data", tmp_path / name) for name in ("whole", "killed", "shared")
+    )
     assert whole.count("complete") == TRIALS
     for one, two in zip(whole.trials, killed.trials, strict=True):
         assert (one.number, one.state, one.value, one.params) == (two.number, two.state, two.value, two.params)
         assert outcome(one.folder) == outcome(two.folder)
-
-
-def test_two_processes_share_the_trials_of_a_study(place):
-    shared = start_nothing(place / "data", place / "shared")
     assert shared.count("complete") == len(shared.trials) == TRIALS
     started = [
-        [line.split(":")[0] for line in (place / f"{name}.log").read_text().splitlines() if ": started" in line]
+        [line.split(":")[0] for line in (tmp_path / f"{name}.log").read_text().splitlines() if ": started" in line]
         for name in ("one", "two")
     ]
     assert all(started)

@@ -251,6 +251,7 @@ def test_one_text_at_a_time_is_read_by_a_model(models, monkeypatch):
     assert most == 1
 
 
+@pytest.mark.usefixtures("shape_checks_off")  # they make it twice as slow
 def test_two_models_of_one_size_in_parallel_give_each_its_right_answer(folder):
     both = {name: load(folder / name) for name in ("one", "two")}
     assert both["one"].config == both["two"].config

@@ -1,8 +1,8 @@
-"""Sweeps: several runs, each in a process of its own, with its own GPU.
+r"""Sweeps: several runs, each in a process of its own, with its own GPU.
 
     jobs = [Job(settings, folder, command), ...]
     failed = run_all(jobs, at_once=1, screen=Screen())      # on each GPU one run at a time
-    print(*command_lines(jobs), sep="\\n")                   # for a scheduler of your own
+    print(*command_lines(jobs), sep="\n")                   # for a scheduler of your own
 
 Finished runs are skipped and stopped ones resume, so an interrupted sweep continues when it is started again. A run
 that fails does not stop the others.
@@ -15,9 +15,10 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -79,7 +80,8 @@ def run_all(jobs: Sequence[Job], at_once: int, screen: Screen) -> list[Job]:
             while waiting and (acquired := devices.acquire(waiting[0])):
                 job = waiting.pop(0)
                 used[job] = acquired
-                running[job] = _start(job, _environment(acquired, at_once))
+                with _deferred_signals():  # or a process that was just started would not be stopped
+                    running[job] = _start(job, _environment(acquired, at_once))
                 where = "" if _CPU in acquired else f" on GPU {', '.join(acquired)}"
                 screen.tell(f"{job.name}: started{where}")
             time.sleep(_INTERVAL)
@@ -158,8 +160,10 @@ def _unfinished(jobs: Sequence[Job], screen: Screen) -> list[Job]:
 
 
 def _environment(devices: Sequence[str], at_once: int) -> dict[str, str]:
-    """The environment of a run: its GPUs; or one thread if several runs share the CPU, unless the user sets another
-    number."""
+    """The environment of a run: its GPUs, or its number of threads.
+
+    If several runs share the CPU, each has one thread, unless the user sets another number.
+    """
     if _CPU not in devices:
         return {**os.environ, GPUS: ",".join(devices)}
     return {**({"OMP_NUM_THREADS": "1"} if at_once > 1 else {}), **os.environ}
@@ -193,19 +197,34 @@ def _stop_on_error(running: "dict[Job, subprocess.Popen[bytes]]") -> Iterator[No
             raise
 
 
-@contextlib.contextmanager
-def _signals_as_interrupt() -> Iterator[None]:
+def _signals_as_interrupt() -> contextlib.AbstractContextManager[None]:
     """Raise `KeyboardInterrupt` also for SIGTERM and SIGHUP."""
+    return _handled(("SIGTERM", "SIGHUP"), signal.default_int_handler)
+
+
+@contextlib.contextmanager
+def _deferred_signals() -> Iterator[None]:
+    """Raise the `KeyboardInterrupt` of a signal at the end of the block."""
+    received: list[int] = []
+    with _handled(("SIGINT", "SIGTERM", "SIGHUP"), lambda number, frame: received.append(number)):
+        yield
+    if received:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _handled(names: Sequence[str], handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
+    """Handle these signals in the block; in the main thread only, as Python allows no handlers elsewhere."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 def _last_metrics(folder: Path) -> dict[str, Any]:

@@ -22,6 +22,8 @@ current folder first and then in the folder of the file.
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -44,21 +46,67 @@ _OWN_ARGUMENT = {"recipe": "name the recipe itself", "seed": "use --seed", "enco
 
 
 def names() -> list[str]:
-    """The recipes that come with beamtree."""
+    """List the recipes that come with beamtree.
+
+    Returns:
+        Their names.
+
+    Examples:
+        >>> from beamtree.runs import recipes
+        >>> "listops" in recipes.names()
+        True
+    """
     return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
 
 
 def describe(recipe: str) -> str:
-    """What a recipe trains, in one line."""
+    """Describe a recipe.
+
+    Args:
+        recipe: a name, or the path of a .yaml file.
+
+    Returns:
+        One line.
+
+    Examples:
+        >>> from beamtree.runs import recipes
+        >>> recipes.describe("listops")
+        'ListOps, trained on at most 100 tokens and tested on up to 2000 (Table 1)'
+    """
     return _read(recipe)["about"]
 
 
 def encoders(recipe: str) -> list[str]:
-    """The encoders that a recipe has settings for; those that are not in this version are left out."""
+    """List the encoders that a recipe has settings for.
+
+    Args:
+        recipe: a name, or the path of a .yaml file.
+
+    Returns:
+        Names of encoders; those that are not in this version are left out.
+
+    Examples:
+        >>> from beamtree.runs import recipes
+        >>> "bt-grc" in recipes.encoders("listops")
+        True
+    """
     return [name for name in _read(recipe)["encoders"] if name in existing()]
 
 
 def default_encoder(recipe: str) -> str:
+    """Look up the encoder that a recipe trains by default.
+
+    Args:
+        recipe: a name, or the path of a .yaml file.
+
+    Returns:
+        The name of the encoder.
+
+    Examples:
+        >>> from beamtree.runs import recipes
+        >>> recipes.default_encoder("listops")
+        'bt-grc'
+    """
     return _read(recipe)["encoder"]
 
 
@@ -69,10 +117,26 @@ def load(
     changes: Mapping[str, Any] | None = None,
     task: str | os.PathLike[str] | None = None,
 ) -> Settings:
-    """The settings of a recipe, which is a name or the path of a .yaml file, for one of its encoders.
+    """Load the settings of a recipe for one of its encoders.
 
-    `changes` are other values for some of the settings, by keys such as "optimizer.lr" and "encoder.options.beam_size".
-    `task` is other data than the recipe's: the name of a task, or the path of your own data.
+    Args:
+        recipe: a name, or the path of a .yaml file.
+        encoder: name of the encoder; by default the recipe's.
+        seed: seed of the run.
+        changes: other values for some of the settings, by keys such as "optimizer.lr" and "encoder.options.beam_size".
+        task: other data than the recipe's: the name of a task, or the path of your own data.
+
+    Returns:
+        All settings of a run.
+
+    Raises:
+        ValueError: if there is no such recipe, encoder, setting or data, or if a value is invalid.
+
+    Examples:
+        >>> from beamtree.runs import recipes
+        >>> settings = recipes.load("listops", encoder="bt-grc-onesoft", seed=1, changes={"optimizer.lr": 5e-4})
+        >>> settings.seed, settings.optimizer.lr, settings.encoder.name
+        (1, 0.0005, 'bt-grc-onesoft')
     """
     changes = dict(changes or {})
     for key in changes:
@@ -104,7 +168,22 @@ def load(
 
 
 def parse_changes(texts: Iterable[str]) -> dict[str, Any]:
-    """['optimizer.lr=5e-4'] → {'optimizer.lr': 0.0005}; values are written as in YAML."""
+    """Parse changes as on the command line.
+
+    Args:
+        texts: each `KEY=VALUE`, with a value as in YAML.
+
+    Returns:
+        Values by key, for `load`.
+
+    Raises:
+        ValueError: if a text has another form, or a key is given twice.
+
+    Examples:
+        >>> from beamtree.runs import recipes
+        >>> recipes.parse_changes(["optimizer.lr=5e-4"])
+        {'optimizer.lr': 0.0005}
+    """
     changes: dict[str, Any] = {}
     for text in texts:
         key, equals, value = (part.strip() for part in text.partition("="))
@@ -281,6 +360,11 @@ _Loader.add_implicit_resolver(
 
 
 def _parsed(text: str, where: str) -> Any:
+    return deepcopy(_parse(text, where))  # callers change it
+
+
+@lru_cache(maxsize=64)  # parsing takes 15 ms, and `beamtree models` reads each recipe several times
+def _parse(text: str, where: str) -> Any:
     try:
         return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
