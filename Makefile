@@ -5,7 +5,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint format types pytest test test-web results docs bench clean
+.PHONY: help setup demo lint spelling format types pytest test test-web results docs dist bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -27,9 +27,12 @@ demo: setup  ## train a small model in minutes, test it on longer inputs than it
 	@echo; echo "What it reads in an expression:"
 	$(BIN)/beamtree parse runs/demo "[MAX 2 9 [MIN 4 7 ] 0 ]" --ascii --top 1
 
-lint: setup  ## check style and formatting
+lint: setup spelling  ## check style, formatting and spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+spelling: setup  ## check spelling
+	$(BIN)/codespell .ci .github docs examples src tests results/*.py *.md *.cff *.toml *.yml Makefile
 
 format: setup  ## repair what can be repaired of both
 	$(BIN)/ruff check --fix .
@@ -53,7 +56,13 @@ results: setup  ## write the tables of docs/results.md from the runs in results/
 	$(BIN)/python results/write_tables.py
 
 docs: setup  ## build the site into build/site; a warning or a dead link is an error
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+dist: setup  ## build sdist and wheel into dist, and try the wheel in a fresh environment
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python tests/check_wheel.py dist
 
 bench: setup  ## measure the engines beside the reference (ARGS="..." are passed on)
 	$(BIN)/beamtree bench $(ARGS)

@@ -211,7 +211,10 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pydantic" else found(name))
     result = invoke("nothing")
     assert result.exit_code == 2
-    assert result.stderr == "error: beamtree analyse needs pydantic, which is not installed: pip install pydantic\n"
+    assert result.stderr == (
+        "error: beamtree analyse needs pydantic, which is not installed: "
+        "pip install 'beamtree[train]', or '.[train]' in a clone\n"
+    )
 
 
 def test_the_help_has_examples():

@@ -237,7 +237,10 @@ def test_a_plot_without_matplotlib_is_a_mistake_before_anything_is_measured(monk
     monkeypatch.setattr(bench, "measure", None)
     result = invoke(*TABLE, "scaling", "--plot", "curve.png")
     assert result.exit_code == 2
-    assert result.stderr == "error: a plot needs matplotlib, which is not installed: pip install matplotlib\n"
+    assert result.stderr == (
+        "error: a plot needs matplotlib, which is not installed: "
+        "pip install 'beamtree[plot]', or '.[plot]' in a clone\n"
+    )
 
 
 def test_long_work_prints_lines_of_progress(clock, monkeypatch):

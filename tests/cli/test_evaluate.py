@@ -251,7 +251,10 @@ def test_a_plot_is_drawn_beside_the_table(folders):
 def test_a_plot_without_matplotlib_is_a_mistake_before_anything_is_loaded(monkeypatch):
     hide(monkeypatch, "matplotlib")
     result = invoke("nothing", "--plot", "accuracy.svg")
-    assert result.stderr == "error: a plot needs matplotlib, which is not installed: pip install matplotlib\n"
+    assert result.stderr == (
+        "error: a plot needs matplotlib, which is not installed: "
+        "pip install 'beamtree[plot]', or '.[plot]' in a clone\n"
+    )
 
 
 def hide(monkeypatch, package):
@@ -264,7 +267,8 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch):
     result = invoke("nothing", "--limit", "0")
     assert result.exit_code == 2
     assert result.stderr == (
-        "error: beamtree evaluate needs torchmetrics, which is not installed: pip install torchmetrics\n"
+        "error: beamtree evaluate needs torchmetrics, which is not installed: "
+        "pip install 'beamtree[train]', or '.[train]' in a clone\n"
     )
 
 

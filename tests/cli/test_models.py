@@ -278,7 +278,8 @@ def test_without_pydantic_models_and_encoders_are_listed(no_pydantic):
     shown = printed()
     assert all(f"\n{name} " in shown for name in (*beamtree.encoders(), *pretrained.shipped()[1:]))
     assert shown.splitlines()[-1] == (
-        "the list of recipes needs pydantic, which is not installed: pip install pydantic. "
+        "the list of recipes needs pydantic, which is not installed: "
+        "pip install 'beamtree[train]', or '.[train]' in a clone. "
         "Without it, parameters are counted with the default options of each encoder."
     )
     report = json.loads(printed("--json"))

@@ -435,5 +435,5 @@ def test_without_matplotlib_only_svg_and_latex_can_be_written(monkeypatch):
     for option in (["--png", "5.png"], ["--pdf", "5.pdf"], ["--svg", "5.svg", "--fonts", "outlines"]):
         result = invoke("run", "5", *option)
         assert result.exit_code == 2
-        assert "needs matplotlib, which is not installed: pip install matplotlib" in result.stderr
+        assert "needs matplotlib, which is not installed: pip install 'beamtree[plot]'" in result.stderr
     printed("run", "5", "--svg", "5.svg", "--tikz", "5.tex", wrote=["5.svg", "5.tex"])

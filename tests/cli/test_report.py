@@ -86,7 +86,10 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pydantic" else found(name))
     result = invoke("runs")
     assert result.exit_code == 2
-    assert result.stderr == "error: beamtree report needs pydantic, which is not installed: pip install pydantic\n"
+    assert result.stderr == (
+        "error: beamtree report needs pydantic, which is not installed: "
+        "pip install 'beamtree[train]', or '.[train]' in a clone\n"
+    )
 
 
 def test_help_has_examples():

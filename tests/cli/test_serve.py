@@ -155,7 +155,9 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else found(name))
     result = invoke("anything")
     assert result.exit_code == 2
-    assert result.stderr == "error: serve needs uvicorn, which is not installed: pip install uvicorn\n"
+    assert result.stderr == (
+        "error: serve needs uvicorn, which is not installed: pip install 'beamtree[web]', or '.[web]' in a clone\n"
+    )
 
 
 def test_other_commands_do_not_load_the_server():

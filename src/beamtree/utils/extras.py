@@ -28,4 +28,5 @@ def require(extra: str, purpose: str) -> None:
     missing = [package for package, module in EXTRAS[extra].items() if importlib.util.find_spec(module) is None]
     if missing:
         verb = "which is not installed" if len(missing) == 1 else "which are not installed"
-        raise ValueError(f"{purpose} needs {' and '.join(missing)}, {verb}: pip install {' '.join(missing)}")
+        advice = f"pip install 'beamtree[{extra}]', or '.[{extra}]' in a clone"
+        raise ValueError(f"{purpose} needs {' and '.join(missing)}, {verb}: {advice}")
