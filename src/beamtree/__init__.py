@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import torch
 
     from beamtree import data as data
+    from beamtree.data.tokenizers import Tokenizer
     from beamtree.models.pretrained import Pretrained
     from beamtree.nn import interop as interop
     from beamtree.nn.beams import Beams as Beams
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from beamtree.nn.topk.operators import stochastic_topk as stochastic_topk
     from beamtree.trees import Tree as Tree
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 _MODULES = {
     "beamtree.nn.beams": ("Beams", "Encoding", "Nodes"),
@@ -115,8 +116,30 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def load(name: str | os.PathLike[str], device: "str | torch.device | None" = None) -> "Pretrained":
-    """A trained model with its vocabulary: a shipped one by its name, a run's folder, or a model on the hub."""
+def load(
+    name: str | os.PathLike[str],
+    device: "str | torch.device | None" = None,
+    tokenizer: "Tokenizer | None" = None,
+) -> "Pretrained":
+    """Load a trained model with its vocabulary and tokenizer.
+
+    Args:
+        name: the name of a model that comes with the package, the folder of a run, or the id of a model on the
+            Hugging Face hub, "owner/name".
+        device: where to put the model; by default the CPU.
+        tokenizer: the tokenizer that the model was trained with, if it could not be stored with the model.
+
+    Returns:
+        The model, in eval mode.
+
+    Raises:
+        ValueError: if there is no such model, or if its files are incomplete or damaged.
+
+    Examples:
+        >>> model = beamtree.load("listops-bt-grc")
+        >>> model.predict(["[MAX 2 9 [MIN 4 7 ] 0 ]"])[0].label
+        '9'
+    """
     from beamtree.models.pretrained import load
 
-    return load(name, device)
+    return load(name, device, tokenizer)

@@ -226,7 +226,7 @@ def _download(source: "beamtree.data.raw.Source", bar: ProgressBar) -> Path:
 
 
 def _download_line(task: Task) -> str:
-    """'aclImdb_v1.tar.gz: 12.0 MiB of 80.2 MiB'"""
+    """A line such as 'aclImdb_v1.tar.gz: 12.0 MiB of 80.2 MiB'."""
     total = "" if task.total is None else f" of {memory(int(task.total))}"
     return f"{task.description}: {memory(int(task.completed))}{total}"
 

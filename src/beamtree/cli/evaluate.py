@@ -216,7 +216,7 @@ def _print(report: dict[str, Any], confusion: bool) -> None:
 
 
 def count_text(count: int, total: int) -> str:
-    """'100', or 'the first 100 of 2,000'"""
+    """A text such as '100', or 'the first 100 of 2,000'."""
     return f"{count:,}" if count == total else f"the first {count:,} of {total:,}"
 
 

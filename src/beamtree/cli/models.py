@@ -109,13 +109,13 @@ def _encoder(name: str, trained: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def explanations(kind: type) -> dict[str, str]:
-    """What each argument of a class is, from the docstring of its constructor: "name: text" or "name, name: text"."""
-    found: dict[str, str] = {}
+    """What each argument of a class is, from the section "Args:" of the docstring of its constructor."""
     text = inspect.getdoc(kind.__init__) or ""  # type: ignore[misc]
-    for entry in re.split(r"\n(?=\S)", text):
-        names, _, about = entry.partition(": ")
-        found |= dict.fromkeys(names.split(", "), " ".join(about.split()))
-    return found
+    section = re.search(r"^Args:\n((?: .*\n?|\n)*)", text, re.MULTILINE)
+    if section is None:
+        return {}
+    entries = (entry.partition(": ") for entry in re.split(r"\n(?=\S)", textwrap.dedent(section[1])))
+    return {name: " ".join(about.split()) for name, _, about in entries}
 
 
 def _print_encoder(row: dict[str, Any]) -> None:

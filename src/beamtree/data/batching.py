@@ -31,6 +31,15 @@ class Ragged:
     """Sequences of token ids, end to end in one array: sample i is `flat[offsets[i]:offsets[i + 1]]`.
 
     Both arrays may be memory-mapped: a batch then reads only its own samples from disk.
+
+    Attributes:
+        flat: token ids of all samples, (T,).
+        offsets: where each sample begins, and where the last one ends, (S + 1,).
+
+    Examples:
+        >>> texts = beamtree.data.Ragged.from_sequences([[3, 4, 5], [6, 7]])
+        >>> len(texts), texts.lengths.tolist(), texts[1].tolist()
+        (2, [3, 2], [6, 7])
     """
 
     flat: Integer[np.ndarray, "T"]
@@ -48,6 +57,15 @@ class Ragged:
 
     @classmethod
     def from_sequences(cls, sequences: Iterable[Sequence[int]], dtype: DTypeLike = np.int32) -> "Ragged":
+        """Create it from sequences of ids.
+
+        Args:
+            sequences: the ids of each sample.
+            dtype: type of the ids in the array.
+
+        Returns:
+            The sequences in one array.
+        """
         rows = list(sequences)
         offsets = np.zeros(len(rows) + 1, dtype=np.int64)
         np.cumsum([len(row) for row in rows], out=offsets[1:])
@@ -55,6 +73,7 @@ class Ragged:
 
     @cached_property
     def lengths(self) -> Int[np.ndarray, "S"]:
+        """The length of each sample, (S,)."""
         return np.diff(np.asarray(self.offsets, dtype=np.int64))  # signed: unsigned differences would wrap
 
     def __len__(self) -> int:
@@ -69,23 +88,54 @@ class Ragged:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Samples padded on the right. Both sides of pairs have one width, so they can be encoded as one batch of 2B."""
+    """Samples padded on the right. Both sides of pairs have one width, so they can be encoded as one batch of 2B.
+
+    Attributes:
+        tokens: token ids, (B, N).
+        lengths: lengths of the texts, (B,).
+        labels: indices of the labels, (B,), or None.
+        indices: indices of the samples in the data, (B,).
+        second_tokens: token ids of the second texts of pairs, (B, N), or None.
+        second_lengths: their lengths, (B,), or None.
+        trees: gold trees, if they were requested; for pairs those of all first texts, then those of all second ones.
+
+    Examples:
+        >>> texts = beamtree.data.Ragged.from_sequences([[3, 4, 5], [6, 7]])
+        >>> batch = beamtree.data.Batches(texts, labels=[0, 1])[[0, 1]]
+        >>> batch.tokens
+        tensor([[3, 4, 5],
+                [6, 7, 0]])
+    """
 
     tokens: Int[Tensor, "B N"]
     lengths: Int[Tensor, "B"]
     labels: Int[Tensor, "B"] | None
-    indices: Int[Tensor, "B"]  # the samples' places in the data: what else is known of them is found by these
+    indices: Int[Tensor, "B"]
     second_tokens: Int[Tensor, "B N"] | None = None
     second_lengths: Int[Tensor, "B"] | None = None
-    trees: tuple[Tree, ...] | None = None  # gold ones, if asked for; of pairs all first sides', then all second ones'
+    trees: tuple[Tree, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def to(self, device: torch.device | str | int, non_blocking: bool = False) -> "Batch":
+        """Copy the tensors to a device.
+
+        Args:
+            device: the device.
+            non_blocking: as for `torch.Tensor.to`.
+
+        Returns:
+            A new batch.
+        """
         return replace(self, **{name: t.to(device, non_blocking=non_blocking) for name, t in self._tensors()})
 
     def pin_memory(self) -> "Batch":
+        """Copy the tensors to pinned memory.
+
+        Returns:
+            A new batch.
+        """
         return replace(self, **{name: tensor.pin_memory() for name, tensor in self._tensors()})
 
     def _tensors(self) -> list[tuple[str, Any]]:
@@ -106,8 +156,24 @@ class Buckets(Sampler[np.ndarray]):
     operation. Where the number of batches is not divisible, the largest are halved. Only where nearly every batch is
     a single sample can that fail; then the shortest neighbours are joined instead, the one case that exceeds a limit.
 
-    With `drop_last` the samples that would not fill a batch of `max_samples` on every rank are left out: others each
-    epoch. Under a token budget `len()` may differ from epoch to epoch.
+    Under a token budget `len()` may differ from epoch to epoch.
+
+    Args:
+        lengths: length of each sample, (S,).
+        max_samples: maximum number of samples in a batch.
+        max_tokens_squared: maximum of batch size × longest²; None: no limit.
+        bucket_factor: size of a bucket in batches.
+        shuffle: whether to shuffle samples and batches.
+        seed: seed of the order.
+        rank: index of this process.
+        world_size: number of processes that share the batches.
+        drop_last: whether to leave out the samples that would not fill a batch of `max_samples` on every rank; others
+            each epoch.
+
+    Examples:
+        >>> buckets = beamtree.data.Buckets([3, 9, 4, 8], max_samples=2, shuffle=False)
+        >>> [batch.tolist() for batch in buckets]
+        [[0, 2], [3, 1]]
     """
 
     def __init__(
@@ -153,6 +219,11 @@ class Buckets(Sampler[np.ndarray]):
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
+        """Draw another order. Call this before each epoch.
+
+        Args:
+            epoch: number of the epoch.
+        """
         check_integer("epoch", epoch, at_least=0)
         self._epoch = epoch
         self._batches: list[np.ndarray] | None = None
@@ -211,7 +282,20 @@ class Buckets(Sampler[np.ndarray]):
 
 
 class Batches(Dataset[Batch]):
-    """Samples, or pairs of them, with labels: `batches[indices]` is the padded batch of these samples."""
+    """Samples, or pairs of them, with labels: `batches[indices]` is the padded batch of these samples.
+
+    Args:
+        tokens: token ids of the texts.
+        labels: index of the label of each sample, (S,), or None.
+        second: token ids of the second texts of pairs, or None.
+        pad: id of the padding.
+        trees: returns the gold trees of a sample, one for each side; None: batches have no trees.
+
+    Examples:
+        >>> texts = beamtree.data.Ragged.from_sequences([[3, 4, 5], [6, 7]])
+        >>> beamtree.data.Batches(texts, labels=[0, 1])[[1]].tokens
+        tensor([[6, 7]])
+    """
 
     def __init__(
         self,
@@ -221,7 +305,6 @@ class Batches(Dataset[Batch]):
         pad: int = 0,
         trees: Callable[[int], tuple[Tree, ...]] | None = None,
     ) -> None:
-        """`trees` gives the gold trees of a sample, one for each side, for batches that are to have them."""
         for name, side in (("tokens", tokens), ("second", second)):
             if side is not None and len(side) != len(tokens):
                 raise ValueError(f"{name} has {len(side)} samples and tokens {len(tokens)}: a pair has two sides")

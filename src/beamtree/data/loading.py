@@ -37,7 +37,23 @@ Roots = Iterable[str | os.PathLike[str]]
 
 
 class Data:
-    """The splits of a task. Each is prepared on first access and cached on disk."""
+    """The splits of a task. Each is prepared on first access and cached on disk.
+
+    `data["train"]` is a `Split`; iterating over the data gives the names of the splits.
+
+    Args:
+        task: what the splits are and how they are made.
+        options: options of the task that differ from its defaults.
+        roots: folders in which raw files are searched; see `load`.
+        progress: called with the name of the work, how much is done, and of how much.
+
+    Examples:
+        >>> data = beamtree.data.Data.from_samples(["a fine film", "a dull film"] * 10, ["yes", "no"] * 10)
+        >>> data
+        <Data samples: train, dev, test>
+        >>> len(data["train"]), data.labels
+        (16, ('no', 'yes'))
+    """
 
     def __init__(
         self, task: Task, options: Mapping[str, Option], roots: Roots | None = None, progress: Progress | None = None
@@ -61,16 +77,26 @@ class Data:
         trees: Iterable[Any] | None = None,
         name: str = "samples",
     ) -> "Data":
-        """Data from lists of texts and labels, divided into train, dev and test as `beamtree.data.division` does it.
+        """Create data from lists of texts and labels, divided into train, dev and test.
 
-        texts: strings, lists of tokens, or tuples of two of either for pairs. Or a mapping from the names of splits to
-        tuples (texts, labels) or (texts, labels, trees): then dev is held out of train if it is not among them, and
-        nothing else is.
-        labels: strings or numbers.
-        dev, test: a fraction of the samples, or a number of them; 0: no such split.
-        tokenizer: see `beamtree.data.tokenizers.make_tokenizer`. Default: "words", and "spaces" for lists of tokens.
-        trees: gold trees, as `Tree` or as brackets, "((a b) c)"; tuples of two for pairs. Their leaves must be tokens.
-        name: of the data, in messages and in the settings of a run.
+        Args:
+            texts: strings, lists of tokens, or tuples of two of either for pairs. Or a mapping from the names of splits
+                to tuples (texts, labels) or (texts, labels, trees): then dev is held out of train if it is not among
+                them, and nothing else is.
+            labels: strings or numbers.
+            dev: a fraction of the samples, or a number of them, for the split dev; 0: no such split.
+            test: the same for the split test.
+            seed: seed of the division; see `beamtree.data.division`.
+            tokenizer: see `make_tokenizer`. Default: "words", and "spaces" for lists of tokens.
+            trees: gold trees, as `Tree` or as brackets, "((a b) c)"; tuples of two for pairs. Their leaves must be the
+                tokens.
+            name: name of the data, in messages and in the settings of a run.
+
+        Returns:
+            The data.
+
+        Raises:
+            ValueError: if the lists do not fit together, or a sample is invalid; the message names it.
         """
         given = memory.from_texts(texts, labels, trees, name)
         return cls._in_memory(given, tokenizer, _shares(dev, test, isinstance(texts, Mapping), given), seed)
@@ -91,15 +117,30 @@ class Data:
         seed: int = 0,
         name: str | None = None,
     ) -> "Data":
-        """Data from a `Dataset` or a `DatasetDict` of Hugging Face's `datasets`.
+        """Create data from a `Dataset` or a `DatasetDict` of Hugging Face's `datasets`.
 
         A `Dataset` is divided into train, dev and test. A `DatasetDict` keeps its splits, "validation" as dev; if there
         is no dev, it is held out of train. Samples without a label (None, or -1 of a `ClassLabel`) are left out, which
         `notes` reports.
 
-        text, label, second, tree, second_tree: names of columns. Texts are strings or lists of tokens.
-        tokenizer, dev, test, seed: as for `from_samples`.
-        name: of the data; by default that of the data set, if it has one.
+        Args:
+            dataset: the `Dataset` or `DatasetDict`.
+            text: column of the texts, which are strings or lists of tokens.
+            label: column of the labels.
+            tokenizer: as for `from_samples`.
+            second: column of the second texts, for pairs.
+            tree: column of the gold trees.
+            second_tree: column of the gold trees of the second texts.
+            dev: as for `from_samples`.
+            test: as for `from_samples`.
+            seed: as for `from_samples`.
+            name: name of the data; by default that of the data set, if it has one.
+
+        Returns:
+            The data.
+
+        Raises:
+            ValueError: if a column is missing, or a sample is invalid; the message names it.
         """
         texts, trees = ([column for column in pair if column] for pair in ((text, second), (tree, second_tree)))
         given = memory.from_dataset(dataset, texts, trees, label, name)
@@ -122,6 +163,7 @@ class Data:
 
     @property
     def name(self) -> str:
+        """The name of the task."""
         return self.task.name
 
     @property
@@ -141,6 +183,7 @@ class Data:
 
     @property
     def splits(self) -> tuple[str, ...]:
+        """The names of the splits."""
         return tuple(column.name for column in self.task.columns)
 
     @cached_property
@@ -164,7 +207,14 @@ class Data:
         return self._loaded[column.name]
 
     def missing(self, split: str) -> str | None:
-        """A message about files that must be obtained before the split can be prepared; None if none are missing."""
+        """Check whether the raw files of a split are available.
+
+        Args:
+            split: name of the split.
+
+        Returns:
+            A message about files that must be obtained before the split can be prepared; None if none are missing.
+        """
         try:
             self._originals(self.task.part(split)[0])
         except NotFound as error:
@@ -178,10 +228,18 @@ class Data:
         max_size: int | None = _MAX_WORDS,
         include_test: bool = False,
     ) -> Vocabulary:
-        """The words of the training text by descending frequency; with `vectors`, only those that have a vector.
+        """Build the vocabulary: the words of the training text by descending frequency.
 
-        The vocabulary of a formal language is fixed. `min_count` defaults to the paper's value for the task. With
-        `include_test`, the words of all available splits are counted, as the published code did.
+        The vocabulary of a formal language is fixed, whatever the arguments.
+
+        Args:
+            vectors: pretrained word vectors; only words that have one are included.
+            min_count: minimum number of occurrences; by default the paper's value for the task.
+            max_size: maximum number of words.
+            include_test: whether to count the words of all available splits, as the published code did.
+
+        Returns:
+            The vocabulary.
         """
         if self.task.words is not None:
             return Vocabulary(self.task.words, closed=True)
@@ -271,12 +329,27 @@ def load(
 ) -> Data | Split:
     """Load a task of the paper (`TASKS`) or your own data: all its splits, or one of them.
 
-    Your own data is a .tsv, .csv or .jsonl file, compressed or not, or a folder of such files, one per split. With
-    `dev` and `test`, fractions or numbers of samples, a file is divided into train, dev and test; of a folder they are
-    held out of train. `beamtree.data.files` has all options.
+    Args:
+        name: name of a task, or path of your own data: a .tsv, .csv or .jsonl file, compressed or not, or a folder of
+            such files, one per split.
+        split: name of a split; None for all.
+        roots: folders in which the raw files of the paper's tasks are searched; by default those of BEAMTREE_DATA, and
+            the downloads.
+        progress: called with the name of the work, how much is done, and of how much.
+        **options: options of the task, such as `seed=1` for ListOps. For your own data: `tokenizer`; `dev` and `test`,
+            fractions or numbers of samples, by which a file is divided into train, dev and test, and which are held out
+            of train in a folder; and `seed`, that of the division.
 
-    Raw files of the paper's tasks are searched in `roots`, by default in the folders of BEAMTREE_DATA and among the
-    downloads. `options` are those of the task, as `seed=1` for ListOps.
+    Returns:
+        The data, or with `split` that split.
+
+    Raises:
+        ValueError: if there is no such task, file, split or option, or if raw files are missing.
+
+    Examples:
+        >>> data = beamtree.data.load("listops-tiny")
+        >>> data.splits, data.labels[:3]
+        (('train', 'dev', 'test', 'longer'), ('0', '1', '2'))
     """
     if str(name) in TASKS:
         data = Data(TASKS[str(name)], options, roots, progress)
@@ -286,10 +359,24 @@ def load(
 
 
 def training_options(name: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> dict[str, Option]:
-    """All options of a task for training, with their defaults. Loaded with these, the splits are always the same.
+    """Complete the options of a task for training. Loaded with these, the splits are always the same.
 
     Your own data is divided if it has no dev split: a file into train, dev and test (80, 10 and 10 %); of a folder that
-    has train and no dev, dev is held out of train (10 %). `options` may ask for other shares.
+    has train and no dev, dev is held out of train (10 %).
+
+    Args:
+        name: name of a task, or path of your own data.
+        options: options that differ from the defaults, such as other shares for dev and test.
+
+    Returns:
+        All options with their values.
+
+    Raises:
+        ValueError: if there is no such task, file or option.
+
+    Examples:
+        >>> beamtree.data.training_options("listops", {"seed": 1})
+        {'seed': 1, 'official': False}
     """
     if str(name) in TASKS:
         return TASKS[str(name)].settings(options or {})

@@ -8,14 +8,28 @@ from beamtree.trees.tree import Span, Tree
 
 
 class Sample(NamedTuple):
-    """One labelled text, or a pair of them."""
+    """One labelled text, or a pair of them.
+
+    Attributes:
+        tokens: the tokens of the text.
+        label: its label.
+        second: the tokens of the second text of a pair, or None.
+        tree: the gold tree over `tokens`, or None.
+        second_tree: the gold tree over `second`, or None.
+        constituents: labels of constituents of `tokens` by span, or None.
+
+    Examples:
+        >>> data = beamtree.data.Data.from_samples(["a fine film", "a dull film"] * 10, ["yes", "no"] * 10)
+        >>> data["train"][0]
+        Sample(tokens=('a', 'fine', 'film'), label='yes', second=None, tree=None, second_tree=None, constituents=None)
+    """
 
     tokens: tuple[str, ...]
     label: str
-    second: tuple[str, ...] | None = None  # a pair's other side
-    tree: Tree | None = None  # the gold tree over `tokens`, where the file has one
-    second_tree: Tree | None = None  # the gold tree over `second`
-    constituents: Mapping[Span, str] | None = None  # labels of constituents of `tokens`, where the file has them
+    second: tuple[str, ...] | None = None
+    tree: Tree | None = None
+    second_tree: Tree | None = None
+    constituents: Mapping[Span, str] | None = None
 
 
 class located:

@@ -32,21 +32,41 @@ _RAGGED = ("tokens", "second", "constituents")  # names of arrays that have offs
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Labelled texts, or pairs of them.
+    """Labelled texts, or pairs of them, in a few arrays.
 
-    gold: derives the gold trees from the tokens, where the arrays do not hold them.
-    values: derives the labels of constituents from the tokens, where the arrays do not hold them.
+    `split[i]` is a `Sample`, `len(split)` the number of samples.
+
+    Attributes:
+        words: the distinct words.
+        tokens: the texts, as indices into `words`.
+        labels: the label of each sample, as an index into `label_names`, (S,).
+        label_names: names of the labels.
+        second: the second texts of pairs, or None.
+        reduces: for each token, the number of constituents of the gold tree that end after it, or None.
+        gold: derives the gold trees from the tokens, if `reduces` is None.
+        second_reduces: as `reduces`, for the second texts.
+        constituents: for each text start, end and label of each labelled constituent, flattened, or None.
+        values: derives the labels of constituents from the tokens, if `constituents` is None.
+
+    Examples:
+        >>> data = beamtree.data.Data.from_samples(["a fine film", "a dull film"] * 10, ["yes", "no"] * 10)
+        >>> train = data["train"]
+        >>> len(train), train.label_counts()
+        (16, {'no': 8, 'yes': 8})
+        >>> batch = train.batches(data.vocabulary())[[0, 1]]
+        >>> batch.tokens.shape
+        torch.Size([2, 3])
     """
 
     words: tuple[str, ...]
-    tokens: Ragged  # places in `words`
-    labels: Integer[np.ndarray, "S"]  # places in `label_names`
+    tokens: Ragged
+    labels: Integer[np.ndarray, "S"]
     label_names: tuple[str, ...]
     second: Ragged | None = None
-    reduces: Integer[np.ndarray, "T"] | None = None  # of the gold trees: how many constituents end in each token
+    reduces: Integer[np.ndarray, "T"] | None = None
     gold: GoldTree | None = None
-    second_reduces: Integer[np.ndarray, "T2"] | None = None  # of the gold trees of the second texts
-    constituents: Ragged | None = None  # of each text: start, end and label of each labelled constituent, flattened
+    second_reduces: Integer[np.ndarray, "T2"] | None = None
+    constituents: Ragged | None = None
     values: ConstituentLabels | None = None
 
     @classmethod
@@ -57,6 +77,20 @@ class Split:
         gold: GoldTree | None = None,
         values: ConstituentLabels | None = None,
     ) -> "Split":
+        """Create a split from samples.
+
+        Args:
+            samples: the samples. A gold tree, a second text or labels of constituents must be there for all or none.
+            label_names: names of the labels.
+            gold: derives gold trees from tokens.
+            values: derives the labels of constituents from tokens.
+
+        Returns:
+            The split.
+
+        Raises:
+            ValueError: if a label is unknown, or if only some samples have a second text, a tree or constituents.
+        """
         places = _Places()
         names = {name: number for number, name in enumerate(label_names)}
         labels, sides, constituents = array("i"), (_Side(places), _Side(places)), _Triples(names)
@@ -105,15 +139,36 @@ class Split:
         return (self[index] for index in range(len(self)))
 
     def tree(self, index: int) -> Tree | None:
-        """The gold tree of a sample's text, where there is one."""
+        """Look up the gold tree of a sample's text.
+
+        Args:
+            index: index of the sample.
+
+        Returns:
+            The tree, or None if there is none.
+        """
         return self._tree(self.tokens, self.reduces, index)
 
     def second_tree(self, index: int) -> Tree | None:
-        """The gold tree of a pair's second text, where there is one."""
+        """Look up the gold tree of a pair's second text.
+
+        Args:
+            index: index of the sample.
+
+        Returns:
+            The tree, or None if there is none.
+        """
         return None if self.second is None else self._tree(self.second, self.second_reduces, index)
 
     def constituent_labels(self, index: int) -> Mapping[Span, str] | None:
-        """The labels of the constituents of a sample's text, where the data or the task has them."""
+        """Look up the labels of the constituents of a sample's text.
+
+        Args:
+            index: index of the sample.
+
+        Returns:
+            Labels by span, or None if neither the data nor the task has them.
+        """
         if self.constituents is not None:
             triples = self.constituents[index].reshape(-1, 3).tolist()
             return {(start, end): self.label_names[label] for start, end, label in triples}
@@ -133,22 +188,45 @@ class Split:
         return self.tokens.lengths if self.second is None else np.maximum(self.tokens.lengths, self.second.lengths)
 
     def label_counts(self) -> dict[str, int]:
+        """Count the samples of each label.
+
+        Returns:
+            Numbers of samples by label.
+        """
         counts = np.bincount(self.labels, minlength=len(self.label_names)).tolist()
         return dict(zip(self.label_names, counts, strict=True))
 
     def word_counts(self) -> Counter[str]:
-        """How often each word occurs, in both sides of pairs."""
+        """Count how often each word occurs, in both sides of pairs.
+
+        Returns:
+            Numbers of occurrences by word.
+        """
         counts = sum(np.bincount(side.flat, minlength=len(self.words)) for side in self._sides())
         return Counter(dict(zip(self.words, np.asarray(counts).tolist(), strict=True)))
 
     def unknown_share(self, vocabulary: Vocabulary) -> float:
-        """The share of tokens that are not in the vocabulary."""
+        """Compute the share of tokens that are not in a vocabulary.
+
+        Args:
+            vocabulary: the vocabulary.
+
+        Returns:
+            A number between 0 and 1.
+        """
         counts = self.word_counts()
         return sum(n for word, n in counts.items() if word not in vocabulary) / max(counts.total(), 1)
 
     def batches(self, vocabulary: Vocabulary, trees: bool = False) -> Batches:
-        """The split as ids of a vocabulary, ready for `Buckets` and a DataLoader; with the gold trees if they are
-        asked for."""
+        """Convert the split to ids of a vocabulary, for `Buckets` and a DataLoader.
+
+        Args:
+            vocabulary: the vocabulary.
+            trees: whether batches have the gold trees.
+
+        Returns:
+            The samples; `batches[indices]` is a padded `Batch`.
+        """
         ids = vocabulary.lookup(self.words)
         first, second = (None if side is None else Ragged(ids[side.flat], side.offsets) for side in self._both())
         assert first is not None

@@ -100,5 +100,5 @@ class Task:
 
 
 def slug(title: str) -> str:
-    """'Con. OOD' → 'con-ood'"""
+    """The name of a split from the title of its column: 'Con. OOD' → 'con-ood'."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")

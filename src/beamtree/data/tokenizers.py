@@ -31,7 +31,17 @@ _SHOWN = 60  # characters of a text in a message
 
 
 class Token(NamedTuple):
-    """A token and its place: the characters text[start:end]."""
+    """A token and its place in the text.
+
+    Attributes:
+        text: the token.
+        start: its first character in the text.
+        end: the character after its last.
+
+    Examples:
+        >>> beamtree.data.make_tokenizer("words").tokenize("It isn't.")[2]
+        Token(text="n't", start=5, end=8)
+    """
 
     text: str
     start: int
@@ -39,28 +49,66 @@ class Token(NamedTuple):
 
 
 class Tokenizer(ABC):
-    """Divides texts into tokens. Calling it is the same as `words`."""
+    """Base class of tokenizers, which divide texts into tokens. Calling one is the same as `words`.
+
+    Attributes:
+        name: the kind of tokenizer.
+        lower: whether the tokens are in lower case.
+
+    Examples:
+        >>> tokenizer = beamtree.data.make_tokenizer("spaces")
+        >>> tokenizer("A fine film")
+        ['A', 'fine', 'film']
+    """
 
     name: ClassVar[str]
-    lower: ClassVar[bool] = False  # whether the tokens are in lower case
+    lower: ClassVar[bool] = False
 
     @abstractmethod
     def tokenize(self, text: str) -> list[Token]:
-        """The tokens with their offsets."""
+        """Divide a text into tokens with their offsets.
+
+        Args:
+            text: the text.
+
+        Returns:
+            The tokens.
+        """
 
     def words(self, text: str) -> list[str]:
-        """The tokens alone, which is faster for most tokenizers."""
+        """Divide a text into tokens without offsets, which is faster for most tokenizers.
+
+        Args:
+            text: the text.
+
+        Returns:
+            The tokens as strings.
+        """
         return [token.text for token in self.tokenize(text)]
 
     def __call__(self, text: str) -> list[str]:
         return self.words(text)
 
     def of_leaves(self, leaves: Sequence[str]) -> list[str]:
-        """The tokens of a text that is given as the leaves of a tree."""
+        """Convert the leaves of a tree to tokens.
+
+        Args:
+            leaves: the leaves.
+
+        Returns:
+            The tokens as strings.
+        """
         return self.words(" ".join(leaves))
 
     def to_json(self) -> dict[str, Any]:
-        """All that `from_json` needs, in types of JSON."""
+        """Describe the tokenizer in types of JSON, for `beamtree.data.tokenizers.from_json`.
+
+        Returns:
+            The description.
+
+        Raises:
+            ValueError: if the tokenizer is a function, which cannot be stored.
+        """
         return {"name": self.name}
 
     @property
@@ -242,7 +290,23 @@ NAMES = tuple(_NAMED)
 
 
 def make_tokenizer(tokenizer: TokenizerLike) -> Tokenizer:
-    """The tokenizer of a name, of a file `….json`, of an object of Hugging Face, or of a function."""
+    """Create a tokenizer.
+
+    Args:
+        tokenizer: "words" for English words in lower case; "spaces" to split at whitespace; the path of a
+            `tokenizer.json`; a `tokenizers.Tokenizer` of Hugging Face, or one of `transformers` that has one; a
+            function from a text to a list of tokens; or a `Tokenizer`, which is returned as it is.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        ValueError: if it is none of these.
+
+    Examples:
+        >>> beamtree.data.make_tokenizer("words").words("It isn't.")
+        ['it', 'is', "n't", '.']
+    """
     if isinstance(tokenizer, Tokenizer):
         return tokenizer
     if isinstance(tokenizer, str):

@@ -44,7 +44,21 @@ _NOTHING = "none of its words is wanted: it may be of another language, or have 
 
 
 class Vectors:
-    """Words with their vectors, the rows of a matrix; of a word that is there twice the first counts."""
+    """Words with their vectors.
+
+    `len(vectors)` is the number of words, and `word in vectors` says whether a word has a vector.
+
+    Args:
+        words: the words. Of a word that is there twice the first counts.
+        matrix: their vectors, (W, D), in the same order.
+
+    Examples:
+        >>> import numpy as np
+        >>> from beamtree.data.vectors import Vectors
+        >>> vectors = Vectors(["a", "film"], np.zeros((2, 300), dtype=np.float32))
+        >>> vectors.matrix_for(beamtree.data.Vocabulary(["a", "film"])).shape
+        torch.Size([5, 300])
+    """
 
     def __init__(self, words: Sequence[str], matrix: Float[np.ndarray, "W D"]) -> None:
         if matrix.ndim != 2 or matrix.dtype.kind != "f" or len(matrix) != len(words):
@@ -62,6 +76,7 @@ class Vectors:
 
     @property
     def dim(self) -> int:
+        """The width of the vectors."""
         return self.matrix.shape[1]
 
     def __len__(self) -> int:
@@ -74,16 +89,29 @@ class Vectors:
         return f"<Vectors of {len(self)} words, {self.dim} values each>"
 
     def coverage(self, counts: Mapping[str, int]) -> float:
-        """The share of the tokens, counted by word, that have a vector."""
+        """Compute the share of tokens that have a vector.
+
+        Args:
+            counts: number of occurrences of each word.
+
+        Returns:
+            A number between 0 and 1.
+        """
         total = sum(counts.values())
         if total < 1:
             raise ValueError("counts is empty: there are no tokens of which a share could have vectors")
         return sum(count for word, count in counts.items() if word in self) / total
 
     def matrix_for(self, vocabulary: Vocabulary, seed: int = 101) -> Float[Tensor, "V D"]:
-        """The vectors in the order of the vocabulary's ids, in float32.
+        """Collect the vectors of a vocabulary.
 
-        PAD is zero. UNK, SEP and words without a vector are drawn from U(±√(3/D)), of squared length 1 on average.
+        Args:
+            vocabulary: the vocabulary.
+            seed: seed of the vectors that are drawn.
+
+        Returns:
+            Vectors (V, D) in the order of the ids, in float32. PAD is zero. UNK, SEP and words without a vector are
+            drawn from U(±√(3/D)), of squared length 1 on average.
         """
         check_integer("seed", seed, at_least=0)
         words = vocabulary.words()
@@ -107,7 +135,22 @@ class Vectors:
 
 
 def read(path: str | os.PathLike[str], wanted: Container[str] | None = None) -> Vectors:
-    """The vectors of a file: all of them, or those of the wanted words."""
+    """Read word vectors from a file.
+
+    Args:
+        path: a text file, plain or packed as .gz, .xz or .zip, or an .npz file; see `beamtree.data.vectors`.
+        wanted: the words to keep; None: all.
+
+    Returns:
+        The vectors.
+
+    Raises:
+        ValueError: if the file is damaged, or has none of the wanted words.
+
+    Examples:
+        >>> from beamtree.data import vectors
+        >>> glove = vectors.read("glove.840B.300d.txt", wanted={"film"})  # doctest: +SKIP
+    """
     path = Path(path)
     with _damage(path):
         if path.suffix.lower() == ".npz":
@@ -122,7 +165,24 @@ def load(
     wanted: Container[str] | None = None,
     roots: Iterable[str | os.PathLike[str]] | None = None,
 ) -> Vectors:
-    """The vectors of a source, "glove-6b" or "glove-840b", wherever it is found; `dim` is their width."""
+    """Load published word vectors, which must have been downloaded: `beamtree data get glove-840b`.
+
+    Args:
+        name: "glove-6b" or "glove-840b".
+        dim: width of the vectors.
+        wanted: the words to keep; None: all.
+        roots: folders in which the file is searched; see `beamtree.data.load`.
+
+    Returns:
+        The vectors.
+
+    Raises:
+        ValueError: if there are no such vectors, or the file is not found.
+
+    Examples:
+        >>> from beamtree.data import vectors
+        >>> glove = vectors.load("glove-840b", wanted={"film"})  # doctest: +SKIP
+    """
     known = {source.name: source for source in SOURCES.values() if source.name.startswith("glove")}
     if name not in known:
         raise ValueError(unknown("vectors", name, known))

@@ -24,7 +24,22 @@ _SPECIAL = ("<pad>", "<unk>", "<sep>")
 
 
 class Vocabulary:
-    """Immutable; the words have the ids from 3 on, in the order given. A closed one takes no unknown words."""
+    """An immutable list of words with their ids.
+
+    The ids 0, 1 and 2 are for padding, unknown words and the separator of a pair. `len(vocabulary)` is the number of
+    ids, and `word in vocabulary` says whether a word is known.
+
+    Args:
+        words: the words, which have the ids from 3 on in this order.
+        closed: whether unknown words are an error, as in a formal language.
+
+    Examples:
+        >>> vocabulary = beamtree.data.Vocabulary(["a", "film"])
+        >>> vocabulary.ids(["a", "new", "film"])
+        [3, 1, 4]
+        >>> vocabulary.words([3, 1, 4])
+        ['a', '<unk>', 'film']
+    """
 
     PAD: ClassVar[int] = 0
     UNK: ClassVar[int] = 1
@@ -54,9 +69,17 @@ class Vocabulary:
         known: Container[str] | None = None,
         closed: bool = False,
     ) -> "Vocabulary":
-        """The words that occur `min_count` times and are `known`, the most frequent first, then by the alphabet.
+        """Build a vocabulary from counts: the most frequent words first, then in alphabetical order.
 
-        `max_size` is the number of words, with PAD, UNK and SEP not counted.
+        Args:
+            counts: number of occurrences of each word.
+            min_count: minimum number of occurrences.
+            max_size: maximum number of words, without PAD, UNK and SEP; None: no limit.
+            known: only words in this container are included; None: all.
+            closed: whether unknown words are an error.
+
+        Returns:
+            The vocabulary.
         """
         check_integer("min_count", min_count, at_least=1)
         if max_size is not None:
@@ -70,6 +93,7 @@ class Vocabulary:
 
     @property
     def closed(self) -> bool:
+        """Whether unknown words are an error."""
         return self._closed
 
     @property
@@ -96,7 +120,17 @@ class Vocabulary:
         return f"<Vocabulary of {len(self)} ids{', closed' if self._closed else ''}>"
 
     def ids(self, tokens: Iterable[str]) -> list[int]:
-        """The ids of the tokens. An unknown one has the id UNK, or is an error if the vocabulary is closed."""
+        """Convert tokens to ids.
+
+        Args:
+            tokens: the tokens.
+
+        Returns:
+            Their ids; UNK for unknown ones.
+
+        Raises:
+            ValueError: if a token is unknown and the vocabulary is closed.
+        """
         if self._closed:
             try:
                 return [self._ids[token] for token in tokens]
@@ -106,11 +140,28 @@ class Vocabulary:
         return [find(token, self.UNK) for token in tokens]
 
     def lookup(self, words: Sequence[str]) -> Int[np.ndarray, "W"]:
-        """The ids of the words as an array: with it as a table, texts stored as places in `words` become ids."""
+        """Convert words to an array of ids, a table for texts that are stored as indices into `words`.
+
+        Args:
+            words: the words.
+
+        Returns:
+            Their ids, (W,).
+        """
         return np.array(self.ids(words), dtype=np.int32)
 
     def words(self, ids: Iterable[int] | None = None) -> list[str]:
-        """The words of these ids, or of all in the order of their ids."""
+        """Convert ids to words.
+
+        Args:
+            ids: the ids; None: all, in order.
+
+        Returns:
+            Their words.
+
+        Raises:
+            ValueError: if there is no such id.
+        """
         if ids is None:
             return list(self._words)
         ids = list(ids)
@@ -120,13 +171,28 @@ class Vocabulary:
         return [self._words[number] for number in ids]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a JSON list of all words, a line each, in the order of their ids; it appears only when complete."""
+        """Write a JSON list of all words, one per line, in the order of their ids. The file is written atomically.
+
+        Args:
+            path: path of the file.
+        """
         with open_atomically(path) as file:
             file.write(encode(json.dumps(self._words, ensure_ascii=False, indent=0)) + b"\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], closed: bool = False) -> "Vocabulary":
-        """The vocabulary that was saved there; whether it is closed is for the task to say."""
+        """Read a vocabulary that `save` wrote.
+
+        Args:
+            path: path of the file.
+            closed: whether unknown words are an error; the file does not store it.
+
+        Returns:
+            The vocabulary.
+
+        Raises:
+            ValueError: if the file is no vocabulary.
+        """
         try:
             words = json.loads(Path(path).read_bytes())
         except (ValueError, RecursionError) as error:

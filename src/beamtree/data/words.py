@@ -1,6 +1,6 @@
-"""English text into words, by the conventions of the Penn Treebank that GloVe's words follow too.
+r"""English text into words, by the conventions of the Penn Treebank that GloVe's words follow too.
 
-    >>> tokenize('He said: "Mr. Smith can\\'t win..." (etc.)')
+    >>> tokenize('He said: "Mr. Smith can\'t win..." (etc.)')
     ['he', 'said', ':', '``', 'mr.', 'smith', 'ca', "n't", 'win', '...', "''", '(', 'etc', '.', ')']
 
 Punctuation and brackets stand alone, straight double quotes become `` and '', contractions are cut before their clitic.
@@ -58,9 +58,9 @@ def tokenize(text: str, lower: bool = True) -> list[str]:
 
 
 def tokenize_with_offsets(text: str, lower: bool = True) -> list[tuple[str, int, int]]:
-    """The words that `tokenize` returns, each as (word, start, end): it stands at text[start:end].
+    r"""The words that `tokenize` returns, each as (word, start, end): it stands at text[start:end].
 
-    >>> tokenize_with_offsets('"Can\\'t"')
+    >>> tokenize_with_offsets('"Can\'t"')
     [('``', 0, 1), ('ca', 1, 3), ("n't", 3, 6), ("''", 6, 7)]
     """
     changed = text.lower() if lower else text

@@ -63,8 +63,10 @@ class ConstituentAccuracy:
 
 
 def heights(spans: Iterable[Span]) -> dict[Span, int]:
-    """The height of each of these constituents, none of which overlap: 0 for single tokens, otherwise one more than
-    that of the highest inside it, and at least 1."""
+    """The height of each of these constituents, none of which overlap.
+
+    It is 0 for single tokens, otherwise one more than that of the highest inside it, and at least 1.
+    """
     found: dict[Span, int] = {}
     nested: list[Span] = []  # those that are not yet inside another one
     for span in sorted(spans, key=lambda span: (span[1], -span[0])):

@@ -26,18 +26,30 @@ _MOST_BINS = 12
 
 @dataclass(frozen=True)
 class Proportion:
-    """So many of so many are right."""
+    """A number of correct samples among all.
+
+    Attributes:
+        correct: number of correct samples.
+        count: number of all samples.
+
+    Examples:
+        >>> from beamtree.evaluation import Proportion
+        >>> share = Proportion(correct=90, count=100)
+        >>> share.accuracy, [round(limit, 3) for limit in share.interval]
+        (0.9, [0.826, 0.945])
+    """
 
     correct: int
     count: int
 
     @property
     def accuracy(self) -> float:
+        """The share of correct samples."""
         return self.correct / self.count
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's, of 95 %: within 0 and 1, and of some width even where all are right."""
+        """The 95 % Wilson interval: within 0 and 1, and of some width even if all samples are correct."""
         p, n = self.accuracy, self.count
         middle = p + _Z**2 / (2 * n)
         reach = _Z * math.sqrt(p * (1 - p) / n + _Z**2 / (4 * n**2))
@@ -47,7 +59,19 @@ class Proportion:
 
 @dataclass(frozen=True)
 class Bin(Proportion):
-    """Of the samples whose length, or depth, is from `first` to `last`."""
+    """The samples whose length, or depth, is from `first` to `last`.
+
+    Attributes:
+        correct: number of correct samples.
+        count: number of all samples.
+        first: the lowest value.
+        last: the highest value.
+
+    Examples:
+        >>> from beamtree.evaluation import Bin
+        >>> Bin(correct=9, count=10, first=1, last=20).to_dict()["accuracy"]
+        0.9
+    """
 
     first: int
     last: int
@@ -58,43 +82,67 @@ class Bin(Proportion):
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What a model made of a split. The arrays are in the order of the data."""
+    """The results of a model on a split. Arrays are in the order of the data.
+
+    Attributes:
+        outcomes: predictions, probabilities and losses of all samples.
+        classes: names of the labels.
+        lengths: lengths of the samples, (S,).
+        depths: for ListOps, the nesting depth of each sample, (S,); otherwise None.
+
+    Examples:
+        >>> from beamtree.evaluation import evaluate
+        >>> data = beamtree.data.Data.from_samples(
+        ...     [["[MAX", "2", "9", "]"], ["[MIN", "4", "7", "]"]], ["9", "4"], dev=0, test=0
+        ... )
+        >>> found = evaluate(beamtree.load("listops-bt-grc"), data["train"])
+        >>> found.accuracy, found.count, found.depths.tolist()
+        (1.0, 2, [1, 1])
+    """
 
     outcomes: Outcomes
-    classes: tuple[str, ...]  # names of the labels
+    classes: tuple[str, ...]
     lengths: Integer[np.ndarray, "S"]
-    depths: Integer[np.ndarray, "S"] | None  # for ListOps: nesting depth of the lists
+    depths: Integer[np.ndarray, "S"] | None
 
     @property
     def hit(self) -> Bool[np.ndarray, "S"]:
+        """Whether each prediction is correct, (S,)."""
         return self.outcomes.hit
 
     @property
     def losses(self) -> Float[np.ndarray, "S"]:
+        """The loss of each sample, (S,)."""
         return self.outcomes.losses
 
     @cached_property
     def share(self) -> Proportion:
+        """The number of correct samples among all."""
         return Proportion(int(self.hit.sum()), len(self.hit))
 
     @property
     def correct(self) -> int:
+        """The number of correct samples."""
         return self.share.correct
 
     @property
     def count(self) -> int:
+        """The number of samples."""
         return self.share.count
 
     @property
     def accuracy(self) -> float:
+        """The share of correct samples."""
         return self.share.accuracy
 
     @property
     def interval(self) -> tuple[float, float]:
+        """The 95 % Wilson interval of the accuracy."""
         return self.share.interval
 
     @property
     def loss(self) -> float:
+        """The mean loss."""
         return float(self.losses.mean())
 
     @cached_property
@@ -114,7 +162,7 @@ class Evaluation:
 
     @cached_property
     def confusion(self) -> Integer[np.ndarray, "C C"]:
-        """How many samples of each label (row) were given each label (column)."""
+        """The number of samples of each label (row) with each prediction (column), (C, C)."""
         predictions, labels = self._tensors()
         return classification().multiclass_confusion_matrix(predictions, labels, len(self.classes)).numpy()
 
@@ -122,11 +170,23 @@ class Evaluation:
         return torch.from_numpy(self.outcomes.predictions), torch.from_numpy(self.outcomes.labels)
 
     def to_dict(self) -> dict[str, Any]:
-        """The values in a run's results."""
+        """Convert to the values that results.json has for a split.
+
+        Returns:
+            "correct", "count", "accuracy" and "loss".
+        """
         return {"correct": self.correct, "count": self.count, "accuracy": self.accuracy, "loss": self.loss}
 
     def bins(self, values: Integer[np.ndarray, "S"], step: int) -> list[Bin]:
-        """By the values of the samples: 1 to `step`, and so on; those without a sample are left out."""
+        """Divide the samples into bins by a value, such as their length.
+
+        Args:
+            values: the value of each sample, (S,).
+            step: width of a bin; the first is from 1 to `step`.
+
+        Returns:
+            The bins that have samples.
+        """
         place = -(-values.astype(np.int64) // step)
         found = []
         for number in np.unique(place).tolist():
@@ -139,7 +199,14 @@ Views = dict[str, dict[str, list[Bin]]]  # for "length" and "depth" the bins of 
 
 
 def views(found: Mapping[str, Evaluation]) -> Views:
-    """Accuracy by length, and by depth where it is known: the same bins for all splits."""
+    """Compute the accuracy by length, and by depth where it is known.
+
+    Args:
+        found: evaluations by split.
+
+    Returns:
+        For "length" and "depth" the bins of each split, which are the same for all splits.
+    """
     lengths = {split: (one, one.lengths) for split, one in found.items()}
     depths = {split: (one, one.depths) for split, one in found.items() if one.depths is not None}
     shown: Views = {}
@@ -157,7 +224,14 @@ def classification() -> Any:
 
 
 def records(found: Mapping[str, Evaluation]) -> dict[str, Any]:
-    """All of it in JSON's types."""
+    """Convert evaluations to types of JSON, as `beamtree evaluate --json` prints them.
+
+    Args:
+        found: evaluations by split.
+
+    Returns:
+        Accuracies, further metrics and bins of each split.
+    """
     shown = {f"by_{view}": splits for view, splits in views(found).items()}
     return {
         "splits": {split: _record(one) for split, one in found.items()},
@@ -188,7 +262,29 @@ def evaluate(
     budget: int | None = None,
     max_samples: int = MAX_SAMPLES,
 ) -> Evaluation:
-    """How a model does on a split, whose labels must be among its own. See `evaluate_model` for the rest."""
+    """Evaluate a model on a split.
+
+    Args:
+        pretrained: the model, as `beamtree.load` returns it.
+        split: the data, whose labels must be among those of the model.
+        progress: called with the number of samples that are done, and of how many.
+        budget: maximum of batch size × longest²; see `evaluate_model`.
+        max_samples: maximum batch size.
+
+    Returns:
+        The evaluation.
+
+    Raises:
+        ValueError: if the data does not fit the model, or an input does not fit into memory.
+
+    Examples:
+        >>> from beamtree.evaluation import evaluate
+        >>> data = beamtree.data.Data.from_samples(
+        ...     [["[MAX", "2", "9", "]"], ["[MIN", "4", "7", "]"]], ["9", "4"], dev=0, test=0
+        ... )
+        >>> evaluate(beamtree.load("listops-bt-grc"), data["train"]).accuracy
+        1.0
+    """
     batches = with_labels(split, pretrained.labels).batches(pretrained.vocabulary, pretrained.model.needs_trees)
     outcomes = evaluate_model(
         pretrained.model,

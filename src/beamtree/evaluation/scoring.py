@@ -29,11 +29,18 @@ Progress = Callable[[int, int], None]  # how many samples are done, and of how m
 
 
 class Outcomes(NamedTuple):
-    """What a model made of every sample, in the order of the data."""
+    """The outputs of a model for every sample, in the order of the data.
+
+    Attributes:
+        predictions: indices of the most probable classes, (S,).
+        labels: indices of the correct classes, (S,).
+        probabilities: probabilities of all classes, (S, C).
+        losses: the loss of each sample, (S,).
+    """
 
     predictions: Int[np.ndarray, "S"]
-    labels: Int[np.ndarray, "S"]  # the correct classes
-    probabilities: Float[np.ndarray, "S C"]  # of all classes
+    labels: Int[np.ndarray, "S"]
+    probabilities: Float[np.ndarray, "S C"]
     losses: Float[np.ndarray, "S"]
 
     @property
@@ -51,15 +58,32 @@ def evaluate_model(
     max_samples: int = MAX_SAMPLES,
     progress: Progress | None = None,
 ) -> Outcomes:
-    """What the model makes of labelled data. It is left in the mode it was in.
+    """Apply a model to labelled data. The model is left in the mode it was in.
 
-    device: where the model is.
-    budget: the most that batch size × longest² may be, for pairs with both sides in the length; None: what fits,
-        measured on a GPU the first time, and again for inputs that are longer.
-    max_samples: the most samples in a batch.
+    If a batch does not fit into memory, there is a warning, and the budget is halved.
 
-    Where a batch does not fit into memory a warning says so, and the budget is halved. An input that does not fit by
-    itself is a ValueError.
+    Args:
+        model: a classifier of `beamtree.models.heads`.
+        batches: the data, with labels.
+        device: the device of the model.
+        budget: maximum of batch size × longest², for pairs with both sides in the length; None: what fits, measured on
+            a GPU the first time, and again for inputs that are longer.
+        max_samples: maximum batch size.
+        progress: called with the number of samples that are done, and of how many.
+
+    Returns:
+        Predictions, probabilities and losses.
+
+    Raises:
+        ValueError: if the data does not fit the model, or if an input does not fit into memory by itself.
+
+    Examples:
+        >>> from beamtree.evaluation import evaluate_model
+        >>> from beamtree.models.heads import TextClassifier
+        >>> model = TextClassifier(beamtree.encoder("bt-grc", dim=8), vocabulary_size=20, classes=3)
+        >>> texts = beamtree.data.Ragged.from_sequences([[3, 4, 5], [6, 7]])
+        >>> evaluate_model(model, beamtree.data.Batches(texts, labels=[0, 2]), device="cpu").probabilities.shape
+        (2, 3)
     """
     check_integer("max_samples", max_samples, at_least=1)
     if budget is not None:

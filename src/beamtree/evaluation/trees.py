@@ -1,5 +1,6 @@
-"""The trees of trained models on data: against gold trees and baselines, against each other, and the accuracy of the
-labels of their constituents.
+"""The trees of trained models on data: F1 scores, agreement, and labels of constituents.
+
+Trees are compared with gold trees, with baselines and with those of other models.
 
     found = analyse({"seed 0": beamtree.load("runs/0"), "seed 1": beamtree.load("runs/1")}, load("listops", "near-iid"))
     found.rows["seed 0"].against_trees.sentence_f1()
@@ -94,7 +95,23 @@ class Agreement:
 
 
 class Analysis:
-    """Rows by the names of models and baselines, and the agreement of every two models."""
+    """An analysis of trees: a row for each model and baseline, and the agreement of every two models.
+
+    Args:
+        models: names of the models.
+
+    Attributes:
+        models: names of the models.
+        sentences: number of sentences.
+        rows: for each model and baseline by its name: scores against gold trees and brackets, entropy, depth, and the
+            accuracy of the labels of constituents.
+        agreement: for each pair of models, how far their trees agree.
+
+    Examples:
+        >>> from beamtree.evaluation.trees import Analysis
+        >>> Analysis(["mine"]).to_dict()
+        {'sentences': 0, 'rows': {}, 'agreement': None, 'pairs': []}
+    """
 
     def __init__(self, models: Sequence[str]) -> None:
         self.models = list(models)
@@ -103,7 +120,13 @@ class Analysis:
         self.agreement = {pair: Agreement() for pair in combinations(models, 2)}
 
     def add(self, sentence: Sentence, trees: Mapping[str, LabelledTree], generator: np.random.Generator) -> None:
-        """Add a sentence with the trees of each model."""
+        """Add a sentence with the trees of each model.
+
+        Args:
+            sentence: the tokens, with gold tree, brackets and labels where there are any.
+            trees: the trees of each model by its name.
+            generator: for the random baselines.
+        """
         self.sentences += 1
         beams: dict[str, Weighted] = {name: each.parses for name, each in trees.items()}
         found = dict(beams)
@@ -119,7 +142,11 @@ class Analysis:
             pair.add(beams[first], beams[second])
 
     def to_dict(self) -> dict[str, Any]:
-        """In types of JSON. The mean agreement is that over all pairs of models."""
+        """Convert to types of JSON, as `beamtree analyse --json` prints them.
+
+        Returns:
+            The rows, the agreement of each pair of models, and the mean over all pairs.
+        """
         pairs = [{"models": list(names), **pair.to_dict()} for names, pair in self.agreement.items()]
         rows = {name: row.to_dict() for name, row in self.rows.items() if row.depth.number}
         mean = {key: _mean([pair[key] for pair in pairs]) for key in Agreement().to_dict()} if pairs else None
@@ -136,12 +163,31 @@ def analyse(
     progress: Progress | None = None,
     into: Analysis | None = None,
 ) -> Analysis:
-    """The trees of all models for the texts of a split, of pairs for both sides.
+    """Analyse the trees of models for the texts of a split; for pairs, of both sides.
 
-    limit: only so many of its first samples.
-    seed: of the random baselines.
-    max_samples: the most sentences in a batch.
-    into: where it is noted as it goes, for somebody who may stop it.
+    Args:
+        models: models by their names.
+        split: the data.
+        limit: number of samples, from the first; None: all.
+        seed: seed of the random baselines.
+        max_samples: maximum batch size.
+        progress: called with the number of samples that are done, and of how many.
+        into: an analysis to add the sentences to, which has the partial result if the call is interrupted; None: a new
+            one.
+
+    Returns:
+        The analysis.
+
+    Raises:
+        ValueError: if a model builds no trees, or needs gold trees that the data lacks.
+
+    Examples:
+        >>> from beamtree.evaluation.trees import analyse
+        >>> samples = [["[MAX", "2", "9", "]"]]
+        >>> data = beamtree.data.Data.from_samples(samples, ["9"], dev=0, test=0, trees=["((([MAX 2) 9) ])"])
+        >>> found = analyse({"mine": beamtree.load("listops-bt-grc")}, data["train"])
+        >>> found.rows["mine"].against_trees.sentence_f1()
+        1.0
     """
     if limit is not None:
         check_integer("limit", limit, at_least=1)

@@ -20,26 +20,59 @@ _LONGEST_VERSION = 20
 
 @dataclass(frozen=True)
 class Config:
-    """What a model is."""
+    """The configuration of a model, from `config.yaml`.
+
+    Attributes:
+        encoder: name of the encoder.
+        encoder_options: its options.
+        task: of the data: a name in `beamtree.data.TASKS`, or the path of your own data.
+        data_options: options of the task.
+        tests: splits that the model is evaluated on by default; empty: all except train and dev.
+        vectors: name of pretrained word vectors, which stay frozen; None: learned.
+        dim: width of word vectors and states.
+        hidden: width of the classifier; None: dim.
+        dropout: dropout on the encoding and in the classifier.
+        dropout_in: dropout on the word vectors.
+        labels: names of the labels.
+        pair: whether the model takes pairs of texts.
+        closed_vocabulary: whether the texts are of a formal language, which has no unknown words.
+        document: the whole of `config.yaml`.
+
+    Examples:
+        >>> config = beamtree.load("listops-bt-grc").config
+        >>> config.encoder, config.dim, config.pair
+        ('bt-grc', 128, False)
+    """
 
     encoder: str
     encoder_options: dict[str, Any]
-    task: str  # of the data: a name in `beamtree.data.TASKS`, or the path of your own data
+    task: str
     data_options: dict[str, Any]
-    tests: tuple[str, ...]  # splits that it is evaluated on by default; empty: all except train and dev
-    vectors: str | None  # name of pretrained word vectors, which stay frozen; None: learned
+    tests: tuple[str, ...]
+    vectors: str | None
     dim: int
-    hidden: int | None  # width of the classifier; None: dim
+    hidden: int | None
     dropout: float
     dropout_in: float
     labels: tuple[str, ...]
-    pair: bool  # of texts; otherwise single texts
-    closed_vocabulary: bool  # a formal language, which has no unknown words
-    document: dict[str, Any] = field(repr=False)  # the whole of `config.yaml`
+    pair: bool
+    closed_vocabulary: bool
+    document: dict[str, Any] = field(repr=False)
 
     @classmethod
     def from_document(cls, document: Any, where: object = "config.yaml") -> "Config":
-        """Read the contents of `config.yaml`. `where` names the file in error messages."""
+        """Read the contents of `config.yaml`.
+
+        Args:
+            document: the contents, parsed.
+            where: the file, for error messages.
+
+        Returns:
+            The configuration.
+
+        Raises:
+            ValueError: if a key is missing or has an invalid value.
+        """
         try:
             return cls._read(document)
         except ValueError as error:

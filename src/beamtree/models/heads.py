@@ -64,14 +64,25 @@ class Head(nn.Module):
 
 
 class Output(NamedTuple):
-    """What a model says of a batch, and how its encoder came to it."""
+    """The output of a classifier for a batch.
+
+    Attributes:
+        logits: (B, L), where L is the number of classes, or 1 if there are two.
+        encoding: the encodings, with their beams; for pairs those of all first sides, then those of all second ones.
+
+    Examples:
+        >>> from beamtree.models.heads import TextClassifier
+        >>> model = TextClassifier(beamtree.encoder("bt-grc", dim=8), vocabulary_size=20, classes=3)
+        >>> model(torch.tensor([[3, 4, 5]]), torch.tensor([3])).logits.shape
+        torch.Size([1, 3])
+    """
 
     logits: Float[Tensor, "B L"]
-    encoding: Encoding  # of pairs: all first sides, then all second ones
+    encoding: Encoding
 
 
 class Model(nn.Module):
-    """What the two models have in common."""
+    """Base class of the classifiers."""
 
     features: ClassVar[int]  # encodings that the classifier reads
 
@@ -85,11 +96,16 @@ class Model(nn.Module):
         hidden: int | None = None,
         pretrained: Float[Tensor, "V D"] | None = None,
     ) -> None:
-        """
-        encoder: as `beamtree.encoder` makes it.
-        dropout: on the encoding and inside the classifier; `dropout_in` on the words' vectors, the same by default.
-        hidden: width of the classifier; that of the encoder by default.
-        pretrained: vectors of the words, which stay as they are (see `beamtree.data.vectors`).
+        """Create the model around an encoder.
+
+        Args:
+            encoder: as `beamtree.encoder` makes it.
+            vocabulary_size: number of token ids.
+            classes: number of classes, at least 2.
+            dropout: dropout rate on the encoding and inside the classifier.
+            dropout_in: dropout rate on the word vectors; by default the same.
+            hidden: width of the classifier's hidden layer; by default that of the encoder.
+            pretrained: word vectors (V, D), which stay frozen; see `beamtree.data.vectors`.
         """
         super().__init__()
         check_rate("dropout", dropout)
@@ -103,54 +119,120 @@ class Model(nn.Module):
 
     @property
     def needs_trees(self) -> bool:
-        """Whether the encoder must be given the trees to compose by."""
+        """Whether the encoder requires trees as input."""
         return bool(getattr(self.encoder, "needs_trees", False))
 
     def encode(
         self, tokens: Int[Tensor, "B N"], lengths: Int[Tensor, "B"], trees: Sequence[Tree] | None = None
     ) -> Encoding:
+        """Embed and encode texts.
+
+        Args:
+            tokens: token ids (B, N), right padded.
+            lengths: lengths of the texts (B,).
+            trees: gold trees, for encoders that require them.
+
+        Returns:
+            The encodings, with their beams.
+        """
         given = {"trees": trees} if self.needs_trees else {}
         found: Encoding = self.encoder(self.dropout_in(self.embedding(tokens)), lengths, **given)
         return found
 
     def read(self, batch: Batch) -> Output:
-        """What the model says of a batch of data."""
+        """Apply the model to a batch of data.
+
+        Args:
+            batch: samples of `beamtree.data`.
+
+        Returns:
+            Logits and encodings.
+        """
         sides = (batch.tokens, batch.lengths, batch.second_tokens, batch.second_lengths)
         given = {"trees": batch.trees} if self.needs_trees else {}
         output: Output = self(*(side for side in sides if side is not None), **given)
         return output
 
     def loss(self, logits: Float[Tensor, "B L"], labels: Int[Tensor, "B"]) -> Float[Tensor, ""]:
-        """The mean over the samples."""
+        """Compute the cross-entropy.
+
+        Args:
+            logits: (B, L).
+            labels: indices of the correct classes, (B,).
+
+        Returns:
+            The mean over the samples.
+        """
         if self.head.classes == 2:
             return F.binary_cross_entropy_with_logits(logits.squeeze(1), labels.to(logits.dtype))
         return F.cross_entropy(logits, labels)
 
     def probabilities(self, logits: Float[Tensor, "B L"]) -> Float[Tensor, "B C"]:
-        """Of every class, also where two share one logit."""
+        """Convert logits to probabilities.
+
+        Args:
+            logits: (B, L).
+
+        Returns:
+            Probabilities of all classes, (B, C), also if two classes share one logit.
+        """
         if self.head.classes == 2:
             return torch.cat((-logits, logits), dim=1).sigmoid()
         return logits.softmax(1)
 
     def predictions(self, logits: Float[Tensor, "B L"]) -> Int[Tensor, "B"]:
-        """The most probable class."""
+        """Find the most probable classes.
+
+        Args:
+            logits: (B, L).
+
+        Returns:
+            Their indices, (B,).
+        """
         return (logits.squeeze(1) > 0).long() if self.head.classes == 2 else logits.argmax(1)
 
 
 class TextClassifier(Model):
-    """A class for each text."""
+    """A model that classifies texts.
+
+    Examples:
+        >>> from beamtree.models.heads import TextClassifier
+        >>> model = TextClassifier(beamtree.encoder("bt-grc", dim=8), vocabulary_size=20, classes=3)
+        >>> out = model(torch.tensor([[3, 4, 5], [6, 7, 0]]), torch.tensor([3, 2]))
+        >>> model.loss(out.logits, torch.tensor([0, 2])).backward()
+        >>> model.probabilities(out.logits).shape
+        torch.Size([2, 3])
+    """
 
     features = 1
 
     def forward(
         self, tokens: Int[Tensor, "B N"], lengths: Int[Tensor, "B"], trees: Sequence[Tree] | None = None
     ) -> Output:
+        """Classify texts.
+
+        Args:
+            tokens: token ids (B, N), right padded.
+            lengths: lengths of the texts (B,).
+            trees: gold trees, for encoders that require them.
+
+        Returns:
+            Logits and encodings.
+        """
         encoding = self.encode(tokens, lengths, trees)
         return Output(self.head(encoding.state), encoding)
 
 
 class PairClassifier(Model):
-    """A class for each pair of texts p and h: one encoder for both sides, then [p; h; p ⊙ h; |p − h|]."""
+    """A model that classifies pairs of texts p and h: one encoder for both, then [p; h; p ⊙ h; |p − h|].
+
+    Examples:
+        >>> from beamtree.models.heads import PairClassifier
+        >>> model = PairClassifier(beamtree.encoder("bt-grc", dim=8), vocabulary_size=20, classes=3)
+        >>> first, second = torch.tensor([[3, 4, 5]]), torch.tensor([[6, 7, 0]])
+        >>> model(first, torch.tensor([3]), second, torch.tensor([2])).logits.shape
+        torch.Size([1, 3])
+    """
 
     features = 4
 
@@ -162,7 +244,18 @@ class PairClassifier(Model):
         second_lengths: Int[Tensor, "B"],
         trees: Sequence[Tree] | None = None,
     ) -> Output:
-        """Both sides are padded to one width, as `beamtree.data.Batch` has them: they are encoded as one batch."""
+        """Classify pairs. Both sides are padded to one width, as in `beamtree.data.Batch`.
+
+        Args:
+            tokens: token ids of the first texts, (B, N).
+            lengths: their lengths, (B,).
+            second_tokens: token ids of the second texts, (B, N).
+            second_lengths: their lengths, (B,).
+            trees: gold trees of all first texts, then of all second ones, for encoders that require them.
+
+        Returns:
+            Logits, and the encodings of both sides as one batch of 2B.
+        """
         both = self.encode(torch.cat((tokens, second_tokens)), torch.cat((lengths, second_lengths)), trees)
         p, h = both.state.chunk(2)  # (B, D) each
         features = torch.cat((p, h, p * h, (p - h).abs()), dim=1)  # (B, 4D)

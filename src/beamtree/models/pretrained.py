@@ -65,9 +65,19 @@ _SHOWN = 60  # characters of a text in an error message
 
 
 class Pretrained(nn.Module, ModelHubMixin):
-    """A model with its configuration, vocabulary and tokenizer.
+    """A model with its configuration, vocabulary and tokenizer; `beamtree.load` returns it.
 
-    results: those of its training, if known. tokenizer: None for one that the configuration names.
+    Args:
+        config: everything in `config.yaml`.
+        vocabulary: the words that the model knows.
+        model: embeddings, encoder and classifier; `model.encoder` is the encoder.
+        results: the results of its training, if known.
+        tokenizer: the tokenizer; None for the one that the configuration names.
+
+    Examples:
+        >>> model = beamtree.load("listops-bt-grc")
+        >>> model.labels[:3], model.config.encoder, model.results["splits"]["near-iid"]["accuracy"]
+        (('0', '1', '2'), 'bt-grc', 0.9996)
     """
 
     def __init__(
@@ -85,6 +95,7 @@ class Pretrained(nn.Module, ModelHubMixin):
 
     @property
     def labels(self) -> tuple[str, ...]:
+        """The names of the labels."""
         return self.config.labels
 
     @property
@@ -94,12 +105,26 @@ class Pretrained(nn.Module, ModelHubMixin):
 
     @property
     def device(self) -> torch.device:
+        """The device of the model."""
         return next(self.model.parameters()).device
 
     def forward(self, texts: Sequence[Text], labels: bool = False) -> list[Reading]:
-        """Label, trees and vectors of each text, or pair, from one pass of the encoder.
+        """Compute label, trees and vectors of each text from one pass of the encoder.
 
-        labels: whether the parses have a label for every constituent, in `Parse.nodes`.
+        Args:
+            texts: strings, or pairs of strings for a model of pairs.
+            labels: whether the parses have a label for every constituent, in `Parse.nodes`.
+
+        Returns:
+            One reading for each text.
+
+        Raises:
+            ValueError: if a text is empty, is not of the right kind, or has tokens that a formal language lacks.
+
+        Examples:
+            >>> reading = beamtree.load("listops-bt-grc")(["[MAX 2 9 ]"])[0]
+            >>> reading.prediction.label, reading.parses[0][0].tree, reading.vectors.shape
+            ('9', Tree.parse('((([MAX 2) 9) ])'), torch.Size([1, 128]))
         """
         samples = self._tokenized(texts)
 
@@ -117,7 +142,21 @@ class Pretrained(nn.Module, ModelHubMixin):
         return self._in_batches(samples, readings, self._gold_trees(samples))
 
     def predict(self, texts: Sequence[Text]) -> list[Prediction]:
-        """The label of each text, or of each pair (text, text) if the model takes pairs."""
+        """Predict the label of each text.
+
+        Args:
+            texts: strings, or pairs of strings for a model of pairs.
+
+        Returns:
+            One prediction for each text.
+
+        Raises:
+            ValueError: if a text is empty, is not of the right kind, or has tokens that a formal language lacks.
+
+        Examples:
+            >>> beamtree.load("listops-bt-grc").predict(["[MIN 4 7 ]"])[0].label
+            '4'
+        """
         samples = self._tokenized(texts)
 
         def predictions(indices: list[int], batch: Batch) -> list[Prediction]:
@@ -126,17 +165,44 @@ class Pretrained(nn.Module, ModelHubMixin):
         return self._in_batches(samples, predictions, self._gold_trees(samples))
 
     def predict_proba(self, texts: Sequence[Text]) -> Float[np.ndarray, "S C"]:
-        """Probabilities of the labels `classes_` for each text, under scikit-learn's name."""
+        """Predict the probabilities of the labels, under scikit-learn's name.
+
+        Args:
+            texts: strings, or pairs of strings for a model of pairs.
+
+        Returns:
+            An array (texts, labels), with the columns in the order of `classes_`.
+
+        Examples:
+            >>> beamtree.load("listops-bt-grc").predict_proba(["[MIN 4 7 ]", "5"]).shape
+            (2, 10)
+        """
         rows = [list(prediction.probabilities.values()) for prediction in self.predict(texts)]
         return np.array(rows).reshape(-1, len(self.labels))
 
     def encode(self, texts: Sequence[str], spans: bool = False) -> Any:
-        """A vector for each text, as a tensor (S, D) on the CPU.
-
-        spans: return all constituents of each text instead, a list of `Constituent` for each: the tokens first, then
-            longer ones, each with its vector and its probability over the beams.
+        """Encode texts as vectors.
 
         A model of pairs encodes single texts here, as it encodes each side of a pair.
+
+        Args:
+            texts: strings.
+            spans: whether to return all constituents of each text instead.
+
+        Returns:
+            A tensor (texts, D) on the CPU. With `spans`, a list of `Constituent` for each text: the tokens first, then
+            longer ones, each with its vector and its probability over the beams.
+
+        Raises:
+            ValueError: if a text is empty or has tokens that a formal language lacks, or with `spans`, if the encoder
+                builds no trees.
+
+        Examples:
+            >>> model = beamtree.load("listops-bt-grc")
+            >>> model.encode(["[MAX 2 9 ]", "5"]).shape
+            torch.Size([2, 128])
+            >>> [constituent.text for constituent in model.encode(["[MAX 2 9 ]"], spans=True)[0]][-1]
+            '[MAX 2 9 ]'
         """
         samples = [(self._tokens(text),) for text in _as_list(texts)]
 
@@ -154,16 +220,37 @@ class Pretrained(nn.Module, ModelHubMixin):
         return torch.stack(found) if found else torch.zeros(0, self.config.dim)
 
     def parse(self, text: str, labels: bool = False) -> Parses:
-        """The distinct trees of a text, most probable first. A model of pairs parses each side by itself.
+        """Find the distinct trees of a text. A model of pairs parses single texts.
 
-        labels: whether each tree has its `nodes`: for every constituent the label and the probabilities that the
-            classifier gives its state, the score of its merge, and the label that the task expects, where it has a
-            rule for it, as the value of a list in ListOps. A classifier of pairs has no label for one text.
+        Args:
+            text: the text.
+            labels: whether each tree has its `nodes`: for every constituent the label and the probabilities that the
+                classifier gives its state, the score of its merge, and the label that the task expects, where it has a
+                rule for it, as the value of a list in ListOps. A classifier of pairs has no label for one text.
+
+        Returns:
+            The trees, most probable first.
+
+        Raises:
+            ValueError: if the encoder builds no trees, or if the text is empty or has tokens that a formal language
+                lacks.
+
+        Examples:
+            >>> beamtree.load("listops-bt-grc").parse("[MAX 2 9 ]")[0].tree
+            Tree.parse('((([MAX 2) 9) ])')
         """
         return self.parse_all([text], labels)[0]
 
     def parse_all(self, texts: Sequence[str], labels: bool = False) -> list[Parses]:
-        """The trees of several texts."""
+        """Find the trees of several texts, in batches.
+
+        Args:
+            texts: strings.
+            labels: as for `parse`.
+
+        Returns:
+            The trees of each text, most probable first.
+        """
         samples = [(self._tokens(text),) for text in _as_list(texts)]
         return self._in_trees(samples, partial(self._parses, labels=labels))
 
@@ -174,11 +261,16 @@ class Pretrained(nn.Module, ModelHubMixin):
         max_samples: int = MAX_SAMPLES,
         labels: bool = False,
     ) -> list[Parses]:
-        """The trees of texts that are tokenised already.
+        """Find the trees of texts that are tokenised already.
 
-        gold: trees for an encoder that needs them; None: those that the task of the model derives from the tokens.
-        max_samples: maximum batch size.
-        labels: as for `parse`.
+        Args:
+            sentences: the tokens of each text.
+            gold: trees for an encoder that needs them; None: those that the task of the model derives from the tokens.
+            max_samples: maximum batch size.
+            labels: as for `parse`.
+
+        Returns:
+            The trees of each text, most probable first.
         """
         samples = [(Tokenized.from_words(words),) for words in sentences]
         return self._in_trees(samples, partial(self._parses, labels=labels), gold, max_samples)
@@ -189,8 +281,18 @@ class Pretrained(nn.Module, ModelHubMixin):
         gold: Sequence[Tree] | None = None,
         max_samples: int = MAX_SAMPLES,
     ) -> list[LabelledTree]:
-        """As `parse_tokens`, with the label of each constituent of the most probable tree alone, which is much cheaper
-        than all nodes of all trees. A classifier of pairs has no such labels."""
+        """Find trees as `parse_tokens` does, with the labels of the most probable tree alone.
+
+        This is much cheaper than labels for all nodes of all trees. A classifier of pairs has no such labels.
+
+        Args:
+            sentences: the tokens of each text.
+            gold: as for `parse_tokens`.
+            max_samples: maximum batch size.
+
+        Returns:
+            For each text its trees, and the label of each constituent of the most probable one.
+        """
 
         def read(beams: Beams, texts: Sequence[Tokenized]) -> list[LabelledTree]:
             return label_best(make_parses(beams, texts), beams, self.model, self.labels)
@@ -198,7 +300,14 @@ class Pretrained(nn.Module, ModelHubMixin):
         return self._in_trees([(Tokenized.from_words(words),) for words in sentences], read, gold, max_samples)
 
     def check(self, *sides: str) -> None:
-        """Raise a `ValueError` if the model cannot encode a text, or the two texts of a pair."""
+        """Check that the model can encode a text, or the two texts of a pair.
+
+        Args:
+            *sides: the text, or both texts.
+
+        Raises:
+            ValueError: if it cannot.
+        """
         samples = [tuple(self._tokens(side) for side in sides)]
         trees = self._gold_trees(samples)
         if trees is not None:
@@ -219,10 +328,18 @@ class Pretrained(nn.Module, ModelHubMixin):
     ) -> "Pretrained":
         """Load a run's folder, or a model from the hub, in eval mode.
 
-        device: the CPU by default.
-        tokenizer: the one the model was trained with, if it could not be stored.
-        download_options: revision, token, cache_dir, force_download and local_files_only of
-            `huggingface_hub.snapshot_download`.
+        Args:
+            name: path of the folder, or a hub id "owner/name".
+            device: where to put the model; by default the CPU.
+            tokenizer: the one the model was trained with, if it could not be stored.
+            **download_options: revision, token, cache_dir, force_download and local_files_only of
+                `huggingface_hub.snapshot_download`.
+
+        Returns:
+            The model.
+
+        Raises:
+            ValueError: if there is no such model, or if its files are incomplete or damaged.
         """
         place = _checked_device(device)
         folder = Path(name) if os.path.exists(name) else download(name, shipped(), **download_options)
@@ -246,7 +363,18 @@ class Pretrained(nn.Module, ModelHubMixin):
         return cls(config, vocabulary, model, results, stored).to(place).eval()
 
     def push_to_hub(self, repo_id: str, **settings: Any) -> str:
-        """Upload the folder and a model card. `settings` are the mixin's, such as private and commit_message."""
+        """Upload the folder and a model card to the Hugging Face hub.
+
+        Args:
+            repo_id: "owner/name".
+            **settings: those of `huggingface_hub.ModelHubMixin.push_to_hub`, such as private and commit_message.
+
+        Returns:
+            The address of the commit.
+
+        Raises:
+            ValueError: if the hub cannot be used.
+        """
         card = {"name": repo_id, **(settings.pop("model_card_kwargs", None) or {})}
         with hub_errors(f"{repo_id}:"):
             return super().push_to_hub(repo_id, model_card_kwargs=card, **settings)
@@ -369,7 +497,21 @@ def load(
 ) -> Pretrained:
     """Load a run's folder, a shipped model (see `shipped`), or a model from the hub, "owner/name".
 
-    device: the CPU by default. tokenizer: the one the model was trained with, if it could not be stored.
+    Args:
+        name: the path, name or id.
+        device: where to put the model; by default the CPU.
+        tokenizer: the one the model was trained with, if it could not be stored.
+
+    Returns:
+        The model, in eval mode.
+
+    Raises:
+        ValueError: if there is no such model, or if its files are incomplete or damaged.
+
+    Examples:
+        >>> from beamtree.models.pretrained import load
+        >>> load("listops-bt-grc").config.encoder
+        'bt-grc'
     """
     if not storage.is_run(name) and str(name) in shipped():
         name = shipped_folder(str(name))
@@ -377,7 +519,16 @@ def load(
 
 
 def shipped() -> list[str]:
-    """Names of the models that come with the package."""
+    """List the models that come with the package.
+
+    Returns:
+        Names for `beamtree.load`.
+
+    Examples:
+        >>> from beamtree.models.pretrained import shipped
+        >>> shipped()
+        ['listops-bt-grc', 'listops-bt-grc-onesoft', 'sst5-bt-grc']
+    """
     return sorted(folder.name for folder in _SHIPPED.glob("*/") if storage.is_run(folder))
 
 

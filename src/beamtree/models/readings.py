@@ -18,36 +18,81 @@ from beamtree.trees.tree import Span
 
 
 class Prediction(NamedTuple):
-    """The label of a text, or of a pair of texts."""
+    """The label of a text, or of a pair of texts.
+
+    Attributes:
+        label: the most probable label.
+        probabilities: probabilities of all labels.
+        unknown: words that are not in the vocabulary; all are encoded as one unknown word.
+
+    Examples:
+        >>> prediction = beamtree.load("listops-bt-grc").predict(["[MAX 2 9 ]"])[0]
+        >>> prediction.label, prediction.probabilities["9"] > 0.99, prediction.unknown
+        ('9', True, ())
+    """
 
     label: str
-    probabilities: dict[str, float]  # of all labels
-    unknown: tuple[str, ...] = ()  # words that are not in the vocabulary; all are encoded as one unknown word
+    probabilities: dict[str, float]
+    unknown: tuple[str, ...] = ()
 
 
 class Constituent(NamedTuple):
-    """A constituent of a text in at least one of its trees."""
+    """A constituent of a text in at least one of its trees.
 
-    start: int  # first token
-    end: int  # after its last token
-    text: str  # as it stands in the text that was given
-    probability: float  # total of all beams that contain it
-    vector: Float[Tensor, "D"]  # in the most probable of these beams
+    Attributes:
+        start: first token.
+        end: the position after its last token.
+        text: the constituent as it is written in the text.
+        probability: total of all beams that contain it.
+        vector: its state (D,) in the most probable of these beams.
+
+    Examples:
+        >>> constituents = beamtree.load("listops-bt-grc").encode(["[MAX 2 9 ]"], spans=True)[0]
+        >>> constituents[0].text, constituents[0].vector.shape
+        ('[MAX', torch.Size([128]))
+    """
+
+    start: int
+    end: int
+    text: str
+    probability: float
+    vector: Float[Tensor, "D"]
 
 
 class Reading(NamedTuple):
-    """Everything a model says about a text, or a pair of texts."""
+    """Label, trees and vectors of a text, or of a pair of texts.
+
+    Attributes:
+        prediction: the label and its probability.
+        parses: the trees of the text, or of each side of a pair; empty if the encoder builds no trees.
+        vectors: the vector of the text, or of each side of a pair, (sides, D).
+
+    Examples:
+        >>> reading = beamtree.load("listops-bt-grc")(["[MAX 2 9 ]"])[0]
+        >>> reading.prediction.label, len(reading.parses), reading.vectors.shape
+        ('9', 1, torch.Size([1, 128]))
+    """
 
     prediction: Prediction
-    parses: tuple[Parses, ...]  # one, or one for each side of a pair; empty if the encoder builds no trees
+    parses: tuple[Parses, ...]
     vectors: Float[Tensor, "sides D"]
 
 
 class LabelledTree(NamedTuple):
-    """The parses of a text, and the label of each constituent of the most probable one."""
+    """The parses of a text, and the label of each constituent of the most probable one.
+
+    Attributes:
+        parses: the trees, most probable first.
+        labels: the label of each constituent by its span; None for models of pairs.
+
+    Examples:
+        >>> found = beamtree.load("listops-bt-grc").label_tokens([["[MAX", "2", "9", "]"]])[0]
+        >>> found.labels[0, 4]
+        '9'
+    """
 
     parses: Parses
-    labels: dict[Span, str] | None  # None for models of pairs
+    labels: dict[Span, str] | None
 
 
 class Tokenized(NamedTuple):

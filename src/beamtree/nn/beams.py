@@ -15,11 +15,25 @@ from beamtree.trees.parses import Parse, Parses
 
 
 class Nodes(NamedTuple):
-    """Every constituent of every beam: first the N leaves, then the N−1 merged nodes in merge order."""
+    """Every constituent of every beam: first the N leaves, then the N−1 merged nodes in merge order.
 
-    states: Float[Tensor, "B K 2N-1 D"]  # with gradients
-    spans: Int[Tensor, "B K 2N-1 2"]  # [start, end)
-    mask: Bool[Tensor, "B K 2N-1"]  # False for padding and for beams that do not exist
+    Attributes:
+        states: their states (B, K, 2N−1, D), with gradients.
+        spans: the words each of them covers, [start, end), (B, K, 2N−1, 2).
+        mask: False for padding and for beams that do not exist, (B, K, 2N−1).
+
+    Examples:
+        >>> encoder = beamtree.encoder("bt-grc", dim=8, beam_size=3)
+        >>> nodes = encoder(torch.randn(2, 5, 8), lengths=[5, 3]).beams.nodes
+        >>> nodes.states.shape, nodes.spans.shape
+        (torch.Size([2, 3, 9, 8]), torch.Size([2, 3, 9, 2]))
+        >>> nodes.mask[1, 0].sum()  # three leaves and two merged nodes
+        tensor(5)
+    """
+
+    states: Float[Tensor, "B K 2N-1 D"]
+    spans: Int[Tensor, "B K 2N-1 2"]
+    mask: Bool[Tensor, "B K 2N-1"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -28,15 +42,39 @@ class Beams:
 
     While OneSoft trains, its last beam is a mixture. The reported tree of this beam, and of those that descend from it,
     follows the mixed merge of largest weight.
+
+    Attributes:
+        log_probs: log-probabilities of the beams, (B, K), normalised over the beams; −inf for beams that do not exist.
+        chart: all states that the engine kept, and the beams as references into them, in the same order of beams.
+        lengths: lengths of the samples, (B,).
+        dim: width D of the encodings.
+
+    Examples:
+        >>> encoder = beamtree.encoder("gold-tree-grc", dim=8)
+        >>> beams = encoder(torch.randn(1, 3, 8), trees=["(a (b c))"]).beams
+        >>> beams
+        Beams(1 of each of 1 samples, of up to 3 leaves)
+        >>> beams.trees([["a", "b", "c"]])
+        [[Tree.parse('(a (b c))')]]
     """
 
-    log_probs: Float[Tensor, "B K"]  # normalised over the beams; −inf for beams that do not exist
-    chart: Chart  # in the same order of beams
+    log_probs: Float[Tensor, "B K"]
+    chart: Chart
     lengths: Int[Tensor, "B"]
     dim: int
 
     def trees(self, tokens: Sequence[Sequence[str]] | None = None) -> list[list[Tree]]:
-        """The trees of each sample, best first, with the tokens as leaves, or positions 0, 1, … by default."""
+        """Convert the beams to trees.
+
+        Args:
+            tokens: the tokens of each sample, for the leaves; by default the positions 0, 1, ….
+
+        Returns:
+            For each sample the trees of its beams, best first.
+
+        Raises:
+            ValueError: if the number of tokens is not the length of the sample.
+        """
         lengths = self.lengths.tolist()
         if tokens is not None and [len(sentence) for sentence in tokens] != lengths:
             raise ValueError(f"tokens of lengths {[len(t) for t in tokens]} for inputs of lengths {lengths}")
@@ -52,8 +90,15 @@ class Beams:
         ]
 
     def parses(self, tokens: Sequence[Sequence[str]] | None = None) -> list[Parses]:
-        """The distinct trees of each sample, most probable first. Beams that found the same tree in different merge
-        orders are combined: their probabilities are summed, and the merges are those of the best beam."""
+        """Combine the beams of each sample that found the same tree in different merge orders.
+
+        Args:
+            tokens: the tokens of each sample, for the leaves; by default the positions 0, 1, ….
+
+        Returns:
+            For each sample its distinct trees, most probable first. The probability of a tree is the sum over its
+            beams, and its merges are those of the best of them.
+        """
         result = []
         spans, probabilities = self.chart.spans.tolist(), self.log_probs.detach().exp().tolist()
         for sample, trees in enumerate(self.trees(tokens)):
@@ -69,7 +114,14 @@ class Beams:
         return result
 
     def distinct(self, tokens: Sequence[Sequence[str]] | None = None) -> list[list[tuple[Tree, float]]]:
-        """The distinct trees of each sample with their probabilities, as in `parses`."""
+        """List the distinct trees of each sample with their probabilities, as in `parses`.
+
+        Args:
+            tokens: the tokens of each sample, for the leaves; by default the positions 0, 1, ….
+
+        Returns:
+            For each sample pairs (tree, probability), most probable first.
+        """
         return [[(parse.tree, parse.probability) for parse in parses] for parses in self.parses(tokens)]
 
     def __repr__(self) -> str:
@@ -96,7 +148,16 @@ class Beams:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Encoding:
-    """The result of an encoder: `state` (B, D), and the beams, or None if the model builds no trees."""
+    """The result of an encoder.
+
+    Attributes:
+        state: the encodings, (B, D).
+        beams: the beams they were computed from; None if the encoder builds no trees.
+
+    Examples:
+        >>> beamtree.encoder("bt-grc", dim=8)(torch.randn(2, 4, 8))
+        Encoding(state=(2, 8) of torch.float32, beams=Beams(5 of each of 2 samples, of up to 4 leaves))
+    """
 
     state: Float[Tensor, "B D"]
     beams: Beams | None = None

@@ -96,8 +96,11 @@ def named_weights(encoder: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def in_thread(function: Callable[..., T], *arguments: Any, stream: torch.cuda.Stream | None = None) -> T:
-    """Call a function in a new thread. The dispatch modes by which PyTorch traces, and the state inside an operator,
-    are thread-local: in a new thread tensors are ordinary."""
+    """Call a function in a new thread.
+
+    The dispatch modes by which PyTorch traces, and the state inside an operator, are thread-local: in a new thread
+    tensors are ordinary.
+    """
 
     def call() -> T:
         with nullcontext() if stream is None else torch.cuda.stream(stream):

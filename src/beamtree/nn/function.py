@@ -11,15 +11,18 @@ Backward = Callable[..., tuple[Tensor | None, ...]]
 
 
 def save(ctx: Any, inputs: Sequence[Tensor], *others: Tensor | None) -> None:
-    """Save the inputs that may require a gradient, and the other tensors that `backward` reads. PyTorch then raises an
-    error if one of them is modified in-place before the backward pass."""
+    """Save the inputs that may require a gradient, and the other tensors that `backward` reads.
+
+    PyTorch then raises an error if one of them is modified in-place before the backward pass.
+    """
     ctx.inputs = len(inputs)
     ctx.save_for_backward(*inputs, *others)
 
 
 def first_order(backward: Backward) -> Backward:
-    """Decorator for a `backward(ctx, inputs, others, *gradients)` that autograd does not differentiate. It receives the
-    tensors from `save`. Computing a second derivative through its results raises an error.
+    """Decorator for a `backward(ctx, inputs, others, *gradients)` that autograd does not differentiate.
+
+    It receives the tensors from `save`. Computing a second derivative through its results raises an error.
 
     `torch.autograd.function.once_differentiable` raises only if the second derivative depends on the incoming
     gradients. One that depends on the inputs alone would be silently incomplete.
@@ -57,8 +60,11 @@ class FirstOrderOnly(torch.autograd.Function):
 
 
 def watched(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Copies of weights, for a function that is recomputed in the backward pass. PyTorch raises an error if one of the
-    weights is modified in-place before that, as it does for tensors saved by autograd."""
+    """Copies of weights, for a function that is recomputed in the backward pass.
+
+    PyTorch raises an error if one of the weights is modified in-place before that, as it does for tensors saved by
+    autograd.
+    """
     return tuple(Watched.apply(tensor) for tensor in tensors)
 
 

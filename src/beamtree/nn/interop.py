@@ -1,5 +1,7 @@
-"""Load weights of the published code, github.com/JRC1995/BeamTreeRecursiveCells, or its successor
-JRC1995/BeamRecursionFamily for `ebt-grc`."""
+"""Load weights of the published code into encoders.
+
+The code is github.com/JRC1995/BeamTreeRecursiveCells, and its successor JRC1995/BeamRecursionFamily for `ebt-grc`.
+"""
 
 from collections.abc import Mapping
 
@@ -10,7 +12,22 @@ from beamtree.nn.encoders.base import Encoder
 
 
 def official_names(encoder: nn.Module) -> dict[str, str]:
-    """The published code's parameter names → this encoder's."""
+    """Map the published code's parameter names to those of an encoder.
+
+    Args:
+        encoder: an encoder of beamtree.
+
+    Returns:
+        This encoder's parameter names by those of the published code.
+
+    Raises:
+        ValueError: if the published code has no such model.
+
+    Examples:
+        >>> names = beamtree.interop.official_names(beamtree.encoder("bt-lstm", dim=8))
+        >>> names["decide_linear.weight"]
+        'scorer.weight'
+    """
     known = encoder.official() if isinstance(encoder, Encoder) else {}
     if not known:
         raise ValueError(f"no weights of the published code are known for {type(encoder).__name__}")
@@ -25,7 +42,26 @@ def official_names(encoder: nn.Module) -> dict[str, str]:
 
 
 def load_official(encoder: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
-    """Load a state dict of the published code into an encoder. On any mismatch nothing is changed."""
+    """Load a state dict of the published code into an encoder.
+
+    On any mismatch nothing is changed.
+
+    Args:
+        encoder: an encoder of beamtree, of the same width.
+        state_dict: weights by the published code's names, as tensors or NumPy arrays.
+
+    Raises:
+        ValueError: if names or shapes do not fit.
+
+    Examples:
+        >>> encoder = beamtree.encoder("bt-lstm", dim=8)
+        >>> weights = dict(encoder.named_parameters())
+        >>> names = beamtree.interop.official_names(encoder)
+        >>> published = {theirs: torch.zeros_like(weights[ours]) for theirs, ours in names.items()}
+        >>> beamtree.interop.load_official(encoder, published)
+        >>> bool(encoder.scorer.weight.any())
+        False
+    """
     names = official_names(encoder)
     own = dict(encoder.named_parameters())
     weights = {name: torch.as_tensor(value) for name, value in state_dict.items()}  # NumPy arrays are accepted

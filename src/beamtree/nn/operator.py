@@ -1,5 +1,6 @@
-"""Encoders as a single PyTorch operator, `torch.ops.beamtree.encode`, which `torch.compile` uses at inference and
-`torch.export` puts into exported programs.
+"""Encoders as a single PyTorch operator, `torch.ops.beamtree.encode`.
+
+`torch.compile` uses it at inference, and `torch.export` puts it into exported programs.
 
 The operator is a function of tensors: the inputs, a seed and the weights. A string describes everything else about the
 encoder (see `beamtree.nn.description`). An exported program therefore holds no Python objects, and runs wherever
@@ -53,13 +54,16 @@ def encode(
     training: bool,
     autocast: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """
-    x, lengths: inputs of the encoder.
-    seed: seed of noise and dropout, a scalar tensor on the CPU.
-    weights: tensors of the encoder's `named_weights`.
-    description: the encoder's description, from `describe`.
-    training: whether the encoder is in training mode.
-    autocast: dtype of autocast; None if it is disabled.
+    """Encode a batch with an encoder that is given by its description and its weights.
+
+    Args:
+        x: input vectors (B, N, D).
+        lengths: lengths of the samples (B,).
+        seed: seed of noise and dropout, a scalar tensor on the CPU.
+        weights: tensors of the encoder's `named_weights`.
+        description: the encoder's description, from `describe`.
+        training: whether the encoder is in training mode.
+        autocast: dtype of autocast; None if it is disabled.
     """
     with torch.no_grad():
         found = _encode(x, lengths, seed, weights, description, training, autocast)

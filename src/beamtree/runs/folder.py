@@ -31,7 +31,21 @@ _PACKAGES = ("torch", "numpy", "lightning", "torchmetrics", "safetensors")  # wh
 
 
 def read_settings(folder: StrPath) -> Settings:
-    """The settings of the run in this folder."""
+    """Read the settings of a run.
+
+    Args:
+        folder: the folder of the run.
+
+    Returns:
+        Its settings.
+
+    Raises:
+        ValueError: if the folder holds no run, or if its config.yaml is invalid.
+
+    Examples:
+        >>> from beamtree.runs.folder import read_settings
+        >>> read_settings("runs/listops-tiny/bt-grc-seed0").training.batch_size  # doctest: +SKIP
+    """
     config = storage.read_config(folder)
     try:
         return Settings.from_dict(config.settings, where=str(storage.file_of(folder, storage.CONFIG)))

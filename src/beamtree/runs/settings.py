@@ -180,12 +180,27 @@ class Settings(Section):
     training: TrainingSettings = Field(description=TrainingSettings.__doc__)
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as plain types in a fixed order, as for YAML."""
+        """Convert to plain types in a fixed order, as for YAML.
+
+        Returns:
+            Nested dicts.
+        """
         return self.model_dump(mode="json")
 
     @classmethod
     def from_dict(cls, mapping: Mapping[str, Any], where: str = "config.yaml") -> "Settings":
-        """The inverse of `to_dict`. `where` names the source in error messages."""
+        """Create settings from what `to_dict` returns.
+
+        Args:
+            mapping: nested dicts.
+            where: the source, for error messages.
+
+        Returns:
+            The settings.
+
+        Raises:
+            ValueError: if a key is missing or unknown, or if a value is invalid.
+        """
         if not isinstance(mapping, Mapping):
             raise ValueError(f"{where}: it is {shortened(mapping)}: it must be settings by their names")
         groups = {key: _with_text_keys(group) for key, group in _with_text_keys(mapping).items()}
@@ -195,7 +210,17 @@ class Settings(Section):
             raise ValueError(f"{where}: {error}") from None
 
     def change(self, changes: Mapping[str, Any]) -> "Settings":
-        """A copy with other values for some keys, such as "optimizer.lr" and "encoder.options.beam_size"."""
+        """Copy the settings with other values for some keys.
+
+        Args:
+            changes: values by keys such as "optimizer.lr" and "encoder.options.beam_size".
+
+        Returns:
+            A new object.
+
+        Raises:
+            ValueError: if a key is unknown, or if a value is invalid.
+        """
         values = self.to_dict()
         for key, value in changes.items():
             first, *rest = key.split(".")
@@ -241,9 +266,18 @@ def unknown_key(key: str) -> str:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of a recipe file, for editors. All keys are optional, as `like` may supply them.
+    """Create the JSON Schema of a recipe file, for editors.
 
-    The schema of the settings in a `config.yaml`, where all are required, is `Settings.model_json_schema()`.
+    All keys are optional, as `like` may supply them. The schema of the settings in a `config.yaml`, where all are
+    required, is `Settings.model_json_schema()`.
+
+    Returns:
+        The schema.
+
+    Examples:
+        >>> from beamtree.runs.settings import schema
+        >>> sorted(schema()["properties"])[:3]
+        ['about', 'data', 'encoder']
     """
     settings = Settings.model_json_schema()
     definitions = settings["$defs"]
@@ -334,7 +368,7 @@ def _message(section: type[Section], values: Mapping[str, Any], error: Validatio
 
 
 def _in_words(allowed: Mapping[str, Any]) -> str:
-    """{"type": "integer", "minimum": 1} → 'an integer of at least 1'"""
+    """A schema in words: {"type": "integer", "minimum": 1} → 'an integer of at least 1'."""
     if "anyOf" in allowed:
         *others, last = map(_in_words, allowed["anyOf"])
         return f"{', '.join(others)}, or {last}"

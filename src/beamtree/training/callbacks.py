@@ -19,19 +19,44 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Base class for callbacks. Override the methods you need; all do nothing by default."""
+    """Base class for callbacks. Override the methods you need; all do nothing by default.
+
+    Examples:
+        >>> from beamtree.training import Callback
+        >>> class StopAt99(Callback):
+        ...     def on_epoch_end(self, run, metrics):
+        ...         run.should_stop = metrics["dev_accuracy"] >= 0.99
+    """
 
     def on_train_start(self, run: "Run") -> None:
-        """Before the first step, or the first one after a checkpoint."""
+        """Called before the first step, or the first one after a checkpoint.
+
+        Args:
+            run: the run.
+        """
 
     def on_step_end(self, run: "Run", loss: Tensor) -> None:
-        """After each step of the optimiser. `loss` is that of the last micro-batch, on the device."""
+        """Called after each step of the optimiser.
+
+        Args:
+            run: the run.
+            loss: loss of the last micro-batch, on the device.
+        """
 
     def on_epoch_end(self, run: "Run", metrics: dict[str, Any]) -> None:
-        """After each epoch, its evaluation on dev and its checkpoint. `metrics` is its line in metrics.jsonl.
+        """Called after each epoch, its evaluation on dev and its checkpoint.
 
         Set `run.should_stop = True` to make this epoch the last one.
+
+        Args:
+            run: the run.
+            metrics: the epoch's line in metrics.jsonl.
         """
 
     def on_train_end(self, run: "Run", results: dict[str, Any]) -> None:
-        """After the results are written. `results` is empty in all processes but the first."""
+        """Called after the results are written.
+
+        Args:
+            run: the run.
+            results: the contents of results.json; empty in all processes but the first.
+        """

@@ -69,7 +69,7 @@ def submit(
 
 
 def parse_parameters(texts: Iterable[str]) -> dict[str, Any]:
-    """['timeout_min=60', 'slurm_partition=gpu'] → {'timeout_min': 60, 'slurm_partition': 'gpu'}"""
+    """Parse parameters: ['timeout_min=60', 'slurm_partition=gpu'] → {'timeout_min': 60, 'slurm_partition': 'gpu'}."""
     parameters: dict[str, Any] = {}
     for text in texts:
         key, equals, value = (part.strip() for part in text.partition("="))

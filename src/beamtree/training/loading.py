@@ -120,7 +120,7 @@ def part_of(batches: Batches, rank: int, world_size: int) -> Batches:
 
 
 class MicroBatch:
-    """The part of a micro-batch that one process encodes. (Not a dataclass: Lightning would take it apart.)"""
+    """The part of a micro-batch that one process encodes. Not a dataclass: Lightning would take it apart."""
 
     def __init__(self, batch: Batch, weight: float, count: int, ends_step: bool) -> None:
         self.batch = batch

@@ -52,19 +52,38 @@ def train(
     checkpoint_minutes: float = 5.0,
     checkpoint_steps: int | None = None,
 ) -> dict[str, Any]:
-    """Train a model with these settings into a folder, and return its results on the test splits.
+    """Train a model into a folder, and evaluate it on the test splits.
 
-    data: instead of the data that the settings name, which then only say how to train.
-    device: "cpu", "cuda", or "auto", which is "cuda" if available.
-    devices: number of processes on each node, one for each device; they share the samples of every step. nodes: number
-        of machines. By default both are what torchrun or srun say, else 1.
-    loggers: "tensorboard", "csv", "wandb", "mlflow", or loggers of Lightning; see `beamtree.training.loggers`.
-    callbacks: see `beamtree.training.Callback`.
-    roots: folders with the original files of data sets, as for `beamtree.data.load`.
-    checkpoint_minutes: time between two checkpoints, besides those at the end of each epoch. `checkpoint_steps` counts
-        steps of the optimiser instead.
+    A run that was stopped is resumed from its last checkpoint. A finished run is not trained again, unless its settings
+    now allow more epochs than it had.
 
-    Of several processes only the first returns the results; the others return an empty dict.
+    Args:
+        settings: all settings of the run, as `beamtree.runs.recipes.load` returns them.
+        folder: the folder of the run, which is created.
+        data: used instead of the data that the settings name.
+        device: "cpu", "cuda", or "auto", which is "cuda" if available.
+        devices: number of processes on each node, one for each device; they share the samples of every step. By default
+            the number that torchrun or srun set, otherwise 1.
+        nodes: number of machines, with the same default.
+        loggers: "tensorboard", "csv", "wandb", "mlflow", or loggers of Lightning; see `beamtree.training.loggers`.
+        callbacks: see `beamtree.training.Callback`.
+        progress: whether to print a progress bar and a line after each epoch.
+        roots: folders with the original files of data sets, as for `beamtree.data.load`.
+        checkpoint_minutes: time between two checkpoints, besides those at the end of each epoch.
+        checkpoint_steps: steps of the optimiser between two checkpoints, instead of `checkpoint_minutes`.
+
+    Returns:
+        The contents of results.json. Of several processes only the first returns it; the others return an empty dict.
+
+    Raises:
+        ValueError: if the folder holds other files or a run with other settings, if data or packages are missing, or if
+            the training has diverged.
+
+    Examples:
+        >>> from beamtree.runs import recipes
+        >>> from beamtree.training import train
+        >>> results = train(recipes.load("listops-tiny"), "runs/listops-tiny/bt-grc-seed0")  # doctest: +SKIP
+        >>> results["splits"]["test"]["accuracy"]  # doctest: +SKIP
     """
     folder = Path(folder)
     if data is not None and data.is_in_memory:
@@ -100,7 +119,23 @@ def train(
 
 
 def resume(folder: str | os.PathLike[str], *, max_epochs: int | None = None, **options: Any) -> dict[str, Any]:
-    """Continue the run in a folder. `options` are those of `train`; `max_epochs` may be more than the run had."""
+    """Continue the run in a folder.
+
+    Args:
+        folder: the folder of the run.
+        max_epochs: maximum number of epochs, which may be more than the run had.
+        **options: those of `train`.
+
+    Returns:
+        As `train`.
+
+    Raises:
+        ValueError: as `train`, and if the folder holds no run.
+
+    Examples:
+        >>> from beamtree.training import resume
+        >>> resume("runs/listops-tiny/bt-grc-seed0", max_epochs=20)  # doctest: +SKIP
+    """
     settings = read_settings(folder)
     if max_epochs is not None:
         settings = settings.change({"training.max_epochs": max_epochs})

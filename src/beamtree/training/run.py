@@ -32,16 +32,39 @@ _PLATEAU_THRESHOLD = 1e-4  # relative to the best value so far; smaller gains do
 
 
 class Run:
-    """A run in training: the model, its optimiser, and how far it is. Callbacks receive it.
+    """A run in training, which callbacks receive: the model, its optimiser, and its progress.
 
-    Attributes: `settings`, `folder`, `model`, `optimizer`, `epoch` (completed ones), `step` (of the optimiser),
-    `metrics` (a dict for each epoch), `best`, `is_first` (of several processes), and `should_stop`, which may be set.
+    Attributes:
+        settings: all settings.
+        folder: the folder of the run.
+        model: the model, which can be called as `run.model.read(batch)`.
+        optimizer: the optimiser.
+        epoch: number of completed epochs.
+        step: number of steps of the optimiser.
+        metrics: the lines of metrics.jsonl, one dict for each epoch.
+        best: the best epoch so far.
+        should_stop: set this to True to stop after the current epoch.
+
+    Examples:
+        >>> from beamtree.training import Callback
+        >>> class PrintAccuracy(Callback):
+        ...     def on_epoch_end(self, run, metrics):
+        ...         if run.is_first:
+        ...             print(run.epoch, metrics["dev_accuracy"])
     """
 
     def __init__(
         self, fabric: Fabric, data: TrainingData, folder: Path, screen: Screen, state: dict[str, Any] | None = None
     ) -> None:
-        """state: a checkpoint to continue from."""
+        """Create the model and its optimiser. Called by `train`.
+
+        Args:
+            fabric: Lightning Fabric, which launched the processes.
+            data: the data, prepared for training.
+            folder: the folder of the run.
+            screen: where progress is shown.
+            state: a checkpoint to continue from.
+        """
         self.fabric, self.data, self.folder, self.screen = fabric, data, folder, screen
         self.settings = data.settings
         training = self.settings.training
@@ -87,10 +110,12 @@ class Run:
 
     @property
     def is_first(self) -> bool:
+        """Whether this is the first of several processes, or the only one."""
         return bool(self.fabric.is_global_zero)
 
     @property
     def is_over(self) -> bool:
+        """Whether the training has ended."""
         training = self.settings.training
         no_gain = self.best.waited >= training.patience
         return self.should_stop or self.diverged or no_gain or self.epoch >= training.max_epochs

@@ -60,8 +60,10 @@ class Schedule:
         self._saved_step, self._saved_time = step, time.monotonic()
 
     def decide(self, step: int, always: bool = False) -> tuple[bool, int | None]:
-        """After a step: whether a checkpoint is due, and the signal to stop for. `always` makes several processes
-        agree now."""
+        """After a step: whether a checkpoint is due, and the signal to stop for.
+
+        `always` makes several processes agree now.
+        """
         due = step - self._saved_step >= self._steps if self._steps is not None else False
         stop = self._signals.received
         if self._fabric.world_size == 1:

@@ -20,21 +20,72 @@ Seed = int | np.random.Generator
 
 
 def left(leaves: Sequence[str]) -> Tree:
+    """Build a left-branching tree.
+
+    Args:
+        leaves: the tokens.
+
+    Returns:
+        The tree, as `(((a b) c) d)`.
+
+    Examples:
+        >>> from beamtree.trees import baselines
+        >>> baselines.left("a b c d".split())
+        Tree.parse('(((a b) c) d)')
+    """
     return _by_times(range(len(leaves) - 1), leaves)
 
 
 def right(leaves: Sequence[str]) -> Tree:
+    """Build a right-branching tree.
+
+    Args:
+        leaves: the tokens.
+
+    Returns:
+        The tree, as `(a (b (c d)))`.
+
+    Examples:
+        >>> from beamtree.trees import baselines
+        >>> baselines.right("a b c d".split())
+        Tree.parse('(a (b (c d)))')
+    """
     return _by_times(range(len(leaves) - 1, 0, -1), leaves)
 
 
 def balanced(leaves: Sequence[str]) -> Tree:
-    """Neighbours are joined in pairs, then the pairs in pairs, as `balanced-tree-grc` does."""
+    """Build a balanced tree: join neighbours in pairs, then the pairs in pairs, as `balanced-tree-grc` does.
+
+    Args:
+        leaves: the tokens.
+
+    Returns:
+        The tree, as `((a b) (c d))`.
+
+    Examples:
+        >>> from beamtree.trees import baselines
+        >>> baselines.balanced("a b c d e".split())
+        Tree.parse('(((a b) (c d)) e)')
+    """
     # Neighbours i and i+1 meet in the round that is the number of times i+1 can be halved: this is 2 to that power.
     return _by_times([after & -after for after in range(1, len(leaves))], leaves)
 
 
 def uniform(leaves: Sequence[str], seed: Seed) -> Tree:
-    """Every binary tree with the same probability."""
+    """Draw a tree: every binary tree has the same probability.
+
+    Args:
+        leaves: the tokens.
+        seed: a number, or a generator of NumPy.
+
+    Returns:
+        The tree.
+
+    Examples:
+        >>> from beamtree.trees import baselines
+        >>> len(baselines.uniform("a b c d".split(), seed=0))
+        4
+    """
     size = len(leaves)
     if not size:
         raise ValueError("a tree needs at least one leaf, got none")
@@ -51,7 +102,20 @@ def uniform(leaves: Sequence[str], seed: Seed) -> Tree:
 
 
 def easy_first(leaves: Sequence[str], seed: Seed) -> Tree:
-    """Any two neighbours are joined, all with the same probability, until one is left."""
+    """Draw a tree by joining any two neighbours, all with the same probability, until one is left.
+
+    Args:
+        leaves: the tokens.
+        seed: a number, or a generator of NumPy.
+
+    Returns:
+        The tree.
+
+    Examples:
+        >>> from beamtree.trees import baselines
+        >>> len(baselines.easy_first("a b c d".split(), seed=0))
+        4
+    """
     return _by_times(np.random.default_rng(seed).permutation(max(len(leaves) - 1, 0)).tolist(), leaves)
 
 

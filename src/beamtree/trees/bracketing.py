@@ -17,9 +17,15 @@ _TOKEN = re.compile(r"[()]|[^\s()]+")
 class Bracketing:
     """Spans over leaves, none of which cross; the whole is always one of them, single leaves and repeats are not.
 
-    >>> gold = Bracketing.parse("(a (b c d) e)")
-    >>> gold.spans, str(gold.binarised())
-    (((1, 4), (0, 5)), '((a ((b c) d)) e)')
+    Attributes:
+        leaves: the tokens.
+        spans: half-open (start, end), inner ones first. They may be given in any order.
+
+    Examples:
+        >>> from beamtree.trees import Bracketing
+        >>> gold = Bracketing.parse("(a (b c d) e)")
+        >>> gold.spans, str(gold.binarised())
+        (((1, 4), (0, 5)), '((a ((b c) d)) e)')
     """
 
     leaves: tuple[str, ...]
@@ -48,7 +54,17 @@ class Bracketing:
 
     @classmethod
     def parse(cls, text: str) -> "Bracketing":
-        """Read "(a (b c d) e)": as `Tree.parse` does, but a bracket may hold any number of constituents."""
+        """Read brackets such as "(a (b c d) e)".
+
+        Args:
+            text: brackets as for `Tree.parse`, except that each may hold any number of constituents.
+
+        Returns:
+            The bracketing.
+
+        Raises:
+            ValueError: if the brackets are unbalanced or empty; the message says where.
+        """
         leaves: list[str] = []
         spans: list[Span] = []
         opened: list[tuple[int, int]] = []  # the leaf and the character where each bracket still open was opened
@@ -73,8 +89,17 @@ class Bracketing:
 
     @classmethod
     def from_tokens(cls, tokens: Sequence[str]) -> "Bracketing":
-        """The lists of a formal language, whose brackets are tokens: one that begins with "[" or "(" opens a list,
-        and "]" or ")" closes it."""
+        """Read the lists of a formal language, whose brackets are tokens.
+
+        Args:
+            tokens: one that begins with "[" or "(" opens a list, and "]" or ")" closes it.
+
+        Returns:
+            The bracketing whose spans are the lists.
+
+        Raises:
+            ValueError: if the brackets are unbalanced.
+        """
         spans: list[Span] = []
         opened: list[int] = []
         for position, token in enumerate(tokens):
@@ -90,6 +115,14 @@ class Bracketing:
 
     @classmethod
     def from_tree(cls, tree: Tree) -> "Bracketing":
+        """Convert a binary tree.
+
+        Args:
+            tree: the tree.
+
+        Returns:
+            The bracketing with all its spans.
+        """
         return cls(tree.leaves, tuple(tree.spans(leaves=False)))
 
     def __len__(self) -> int:
@@ -100,7 +133,11 @@ class Bracketing:
         return f"<Bracketing of {len(self)} leaves, {len(self.spans)} spans>"
 
     def binarised(self) -> Tree:
-        """A binary tree that holds all its spans, left-branching inside each."""
+        """Convert to a binary tree.
+
+        Returns:
+            A tree that holds all spans, left-branching inside each.
+        """
         reduces = [0] * len(self)
         parts: list[Span] = []  # constituents that wait for the one around them, left to right
         shifted = 0

@@ -18,7 +18,22 @@ Weighted = Sequence[tuple[Tree, float] | Parse]
 
 
 def entropy(probabilities: Iterable[float]) -> float:
-    """Of a distribution over trees, in nats: 0 for one tree, log K for K equally probable ones."""
+    """Compute the entropy of a distribution over trees.
+
+    Args:
+        probabilities: probabilities of the trees, which sum to 1.
+
+    Returns:
+        The entropy in nats: 0 for one tree, log K for K equally probable ones.
+
+    Raises:
+        ValueError: if the probabilities are not a distribution.
+
+    Examples:
+        >>> from beamtree.trees import measures
+        >>> round(measures.entropy([0.5, 0.5]), 4)
+        0.6931
+    """
     given = list(probabilities)
     if not given or min(given) < 0 or not math.isclose(sum(given), 1, abs_tol=1e-4):  # the sum is of float32
         raise ValueError(f"the probabilities {given} are no distribution: they must be 0 or more, and 1 together")
@@ -26,11 +41,24 @@ def entropy(probabilities: Iterable[float]) -> float:
 
 
 def expected_f1(beams: Weighted, other: Weighted | Gold, counted: Counted = "merged") -> float:
-    """The F1 of a tree drawn from the beams: against a gold standard, or a tree drawn from another model's beams.
+    """Compute the expected F1 of a tree drawn from the beams.
 
-    All trees over N leaves have N−1 merged constituents, so that F1 is linear in the matches, and these are expected
-    to be the sum of the constituents' probabilities. These need not be 1 together: the best beams alone will do. NaN
-    where no constituent counts.
+    All trees over N leaves have N−1 merged constituents, so that F1 is linear in the matches, and the expected number
+    of matches is the sum of the constituents' probabilities.
+
+    Args:
+        beams: trees of one sentence with their probabilities, which need not sum to 1: the best beams are sufficient.
+        other: the gold standard, or another model's beams, from which the other tree is drawn.
+        counted: which constituents count; see `beamtree.trees.scores`.
+
+    Returns:
+        The expected F1; NaN if no constituent counts.
+
+    Examples:
+        >>> from beamtree.trees import measures
+        >>> gold, other = (beamtree.Tree.parse(text) for text in ("((a b) c)", "(a (b c))"))
+        >>> measures.expected_f1([(gold, 0.75), (other, 0.25)], gold)
+        0.875
     """
     check_choice("counted", counted, COUNTED)
     against: list[tuple[Gold, float]] = [(other, 1.0)] if isinstance(other, Tree | Bracketing) else [*_pairs(other)]
@@ -50,9 +78,23 @@ def expected_f1(beams: Weighted, other: Weighted | Gold, counted: Counted = "mer
 
 
 def agreement(models: Sequence[Sequence[Tree]], counted: Counted = "merged") -> float:
-    """The sentence F1 between the trees of two models, the mean over all pairs of models.
+    """Compute the sentence F1 between the trees of two models, averaged over all pairs of models.
 
-    models: for each of them, which differ in their seed for instance, its best tree of every sentence.
+    Args:
+        models: for each model, its best tree of every sentence. The models may differ in their seed, for example.
+        counted: which constituents count; see `beamtree.trees.scores`.
+
+    Returns:
+        The mean F1.
+
+    Raises:
+        ValueError: if there are fewer than two models.
+
+    Examples:
+        >>> from beamtree.trees import measures
+        >>> left, right = (beamtree.Tree.parse(text) for text in ("((a b) c)", "(a (b c))"))
+        >>> measures.agreement([[left], [right]])
+        0.5
     """
     if len(models) < 2:
         raise ValueError(f"agreement is between models, got {len(models)}: give the trees of at least two")

@@ -7,18 +7,35 @@ from beamtree.trees.tree import Span, Tree
 
 
 class Node(NamedTuple):
-    """A constituent of a tree, and what the model says of it."""
+    """A constituent of a tree, with its label and the score of its merge.
 
-    start: int  # first token
-    end: int  # after its last token
-    label: str | None = None  # of the model's classifier for the node's state; None for models of pairs
-    probabilities: Mapping[str, float] = {}  # of all labels; empty without a label
-    score: float | None = None  # of the merge that made it; None for leaves and for encoders without scores
-    step_probability: float | None = None  # of this merge among all that were possible at its step
-    expected: str | None = None  # the label that the task assigns to it, as the value of a list; None if unknown
+    Attributes:
+        start: first token.
+        end: the position after its last token.
+        label: the label that the model's classifier gives the node's state; None for models of pairs.
+        probabilities: probabilities of all labels; empty without a label.
+        score: score of the merge that made it; None for leaves and for encoders without scores.
+        step_probability: probability of this merge among all that were possible at its step.
+        expected: the label that the task assigns to it, such as the value of a list; None if unknown.
+
+    Examples:
+        >>> model = beamtree.load("listops-bt-grc")
+        >>> node = model.parse("[MAX 2 9 ]", labels=True)[0].nodes[-1]
+        >>> node.span, node.label, node.expected, node.is_wrong
+        ((0, 4), '9', '9', False)
+    """
+
+    start: int
+    end: int
+    label: str | None = None
+    probabilities: Mapping[str, float] = {}
+    score: float | None = None
+    step_probability: float | None = None
+    expected: str | None = None
 
     @property
     def span(self) -> Span:
+        """(start, end)."""
         return self.start, self.end
 
     @property
@@ -28,18 +45,43 @@ class Node(NamedTuple):
 
 
 class Parse(NamedTuple):
-    """A tree found by one or more beams."""
+    """A tree found by one or more beams.
+
+    Attributes:
+        tree: the tree.
+        probability: total of all beams that found it, in any merge order.
+        merges: [start, end) of its constituents, in the merge order of the best beam.
+        nodes: its constituents with their labels, for the best beam: first the leaves, then the merges in their order.
+            Empty if labels were not requested.
+
+    Examples:
+        >>> parse = beamtree.load("listops-bt-grc").parse("[MAX 2 9 ]")[0]
+        >>> parse.tree, parse.merges
+        (Tree.parse('((([MAX 2) 9) ])'), ((0, 2), (0, 3), (0, 4)))
+    """
 
     tree: Tree
-    probability: float  # total of all beams that found it, in any merge order
-    merges: tuple[Span, ...]  # [start, end) of its constituents, in the merge order of the best beam
-    nodes: tuple[Node, ...] = ()  # with labels: of the best beam, first the leaves, then the merges in their order
+    probability: float
+    merges: tuple[Span, ...]
+    nodes: tuple[Node, ...] = ()
 
 
 class Parses(list[Parse]):
-    """The distinct trees of one text, most probable first. Notebooks display them as drawings.
+    """The distinct trees of one text, most probable first; a list of `Parse`.
 
-    offsets: for each token, its first character in the text and the one after its last; None if the text is not known.
+    Notebooks display it as drawings.
+
+    Args:
+        parses: the trees.
+        offsets: for each token, its first character in the text and the one after its last; None if the text is not
+            known.
+
+    Examples:
+        >>> parses = beamtree.load("listops-bt-grc").parse("[MAX 2 9 ]")
+        >>> parses[0].tree, parses.offsets
+        (Tree.parse('((([MAX 2) 9) ])'), ((0, 4), (5, 6), (7, 8), (9, 10)))
+        >>> parses.characters((1, 3))
+        (5, 8)
     """
 
     def __init__(self, parses: Iterable[Parse] = (), offsets: Sequence[tuple[int, int]] | None = None) -> None:
@@ -47,7 +89,17 @@ class Parses(list[Parse]):
         self.offsets = None if offsets is None else tuple(offsets)
 
     def characters(self, span: Span) -> tuple[int, int]:
-        """The characters of the text that a constituent covers, from the tokens [start, end)."""
+        """Locate a constituent in the text.
+
+        Args:
+            span: its tokens, [start, end).
+
+        Returns:
+            The characters that it covers, [start, end).
+
+        Raises:
+            ValueError: if the text is not known.
+        """
         if self.offsets is None:
             raise ValueError("the parses have no offsets: they are of tokens, not of a text")
         start, end = span
@@ -60,7 +112,20 @@ class Parses(list[Parse]):
 
 
 def span_probabilities(parses: Iterable[Parse]) -> dict[Span, float]:
-    """Probability of each constituent of two or more leaves, summed over the trees that contain it, shortest first."""
+    """Sum the probabilities of the trees that contain each constituent.
+
+    Args:
+        parses: all trees of one text.
+
+    Returns:
+        The probability of each constituent of two or more leaves by its span, shortest first.
+
+    Examples:
+        >>> from beamtree.trees.parses import span_probabilities
+        >>> parses = beamtree.load("listops-bt-grc").parse("[MAX 2 9 ]")
+        >>> list(span_probabilities(parses))[-1]
+        (0, 4)
+    """
     total: dict[Span, float] = {}
     for parse in parses:
         for span in parse.merges:

@@ -35,9 +35,21 @@ Gold = Tree | Bracketing
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many constituents of one or more sentences match, and how many there are."""
+    """Counts of the constituents of one or more sentences. Counts can be added.
 
-    matched: int | float = 0  # no integer where it is expected over several trees
+    Attributes:
+        matched: predicted constituents that the gold standard has too; not an integer if it is an expected number.
+        predicted: constituents of the predicted trees.
+        gold: constituents of the gold standard.
+
+    Examples:
+        >>> from beamtree.trees.scores import Counts
+        >>> counts = Counts(matched=1, predicted=2, gold=2) + Counts(matched=2, predicted=2, gold=2)
+        >>> counts.precision, counts.recall, counts.f1
+        (0.75, 0.75, 0.75)
+    """
+
+    matched: int | float = 0
     predicted: int = 0
     gold: int = 0
 
@@ -46,20 +58,30 @@ class Counts:
 
     @property
     def precision(self) -> float:
+        """Matched constituents among the predicted ones; NaN if there are none."""
         return self.matched / self.predicted if self.predicted else float("nan")
 
     @property
     def recall(self) -> float:
+        """Matched constituents among those of the gold standard; NaN if there are none."""
         return self.matched / self.gold if self.gold else float("nan")
 
     @property
     def f1(self) -> float:
+        """The harmonic mean of precision and recall; NaN if there are no constituents."""
         total = self.predicted + self.gold
         return 2 * self.matched / total if total else float("nan")
 
     def counting(self, counted: Counted, size: int) -> "Counts":
-        """The same for another choice of what counts, from the merged constituents of a sentence of so many leaves:
-        the trivial ones always match."""
+        """Convert the counts of a sentence's merged constituents to another choice of what counts.
+
+        Args:
+            counted: "merged", "nontrivial" or "all"; see `beamtree.trees.scores`.
+            size: number of leaves of the sentence.
+
+        Returns:
+            The counts. Trivial constituents always match.
+        """
         if counted == "merged":
             return self
         trivial = size if counted == "all" else -(size > 1)
@@ -67,7 +89,18 @@ class Counts:
 
 
 class Scores:
-    """The scores of a corpus, to which sentences are added one by one."""
+    """The scores of a corpus, to which sentences are added one by one.
+
+    Attributes:
+        sentences: number of sentences.
+
+    Examples:
+        >>> from beamtree.trees.scores import Scores
+        >>> scores = Scores()
+        >>> scores.add(beamtree.Tree.parse("((a b) c)"), beamtree.Tree.parse("(a (b c))"))
+        >>> scores.corpus().f1, scores.sentence_f1("nontrivial"), scores.exact_match
+        (0.5, 0.0, 0.0)
+    """
 
     def __init__(self) -> None:
         self.sentences = 0
@@ -76,6 +109,15 @@ class Scores:
         self._f1 = {counted: Mean() for counted in COUNTED}
 
     def add(self, predicted: Tree, gold: Gold) -> None:
+        """Add a sentence.
+
+        Args:
+            predicted: its tree.
+            gold: its gold tree or bracketing, over as many leaves.
+
+        Raises:
+            ValueError: if the numbers of leaves differ.
+        """
         merged = count(predicted, gold)
         self.sentences += 1
         self._exact += merged.matched == merged.gold
@@ -85,12 +127,26 @@ class Scores:
             self._f1[counted].add(counts.f1)
 
     def corpus(self, counted: Counted = "merged") -> Counts:
-        """The counts of all sentences together."""
+        """Sum the counts of all sentences.
+
+        Args:
+            counted: which constituents count: "merged", "nontrivial" or "all".
+
+        Returns:
+            The counts of the corpus.
+        """
         check_choice("counted", counted, COUNTED)
         return self._corpus[counted]
 
     def sentence_f1(self, counted: Counted = "merged") -> float:
-        """The mean of the sentences' F1, of those that have a constituent that counts."""
+        """Average the F1 of the sentences.
+
+        Args:
+            counted: which constituents count: "merged", "nontrivial" or "all".
+
+        Returns:
+            The mean over the sentences that have a constituent that counts; NaN if there are none.
+        """
         check_choice("counted", counted, COUNTED)
         return self._f1[counted].value
 
@@ -117,7 +173,24 @@ class Mean:
 
 
 def score(predicted: Iterable[Tree], gold: Iterable[Gold]) -> Scores:
-    """The scores of trees against a gold tree, or bracketing, for each."""
+    """Score trees against gold trees.
+
+    Args:
+        predicted: one tree for each sentence.
+        gold: one gold tree or bracketing for each sentence.
+
+    Returns:
+        The scores of the corpus.
+
+    Raises:
+        ValueError: if the numbers of sentences, or of leaves, differ.
+
+    Examples:
+        >>> from beamtree.trees import scores
+        >>> trees = [beamtree.Tree.parse("((a b) c)")]
+        >>> scores.score(trees, trees).sentence_f1()
+        1.0
+    """
     scores = Scores()
     for tree, standard in zip(predicted, gold, strict=True):
         scores.add(tree, standard)

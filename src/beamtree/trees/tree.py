@@ -26,13 +26,23 @@ _REPR_LEAVES = 20
 class Tree:
     """An immutable binary tree; make one with `parse`, `from_actions` or `from_spans`.
 
-    >>> tree = Tree.parse("((a b) c)")
-    >>> tree.leaves, tree.spans(leaves=False), tree.actions()
-    (('a', 'b', 'c'), [(0, 2), (0, 3)], [0, 0])
+    Trees are equal if their leaves and their shape are. `len(tree)` is the number of leaves, and `str(tree)` are
+    brackets that `parse` reads back.
+
+    Attributes:
+        leaves: the tokens.
+        reduces: for each leaf, the number of constituents that end after it.
+
+    Examples:
+        >>> tree = beamtree.Tree.parse("((a b) c)")
+        >>> tree.leaves, tree.spans(leaves=False), tree.actions()
+        (('a', 'b', 'c'), [(0, 2), (0, 3)], [0, 0])
+        >>> tree == beamtree.Tree.from_spans([(0, 2), (0, 3)], ["a", "b", "c"])
+        True
     """
 
     leaves: tuple[str, ...]
-    reduces: tuple[int, ...]  # how many constituents end after each leaf
+    reduces: tuple[int, ...]
 
     def __post_init__(self) -> None:
         if not self.leaves:
@@ -49,7 +59,18 @@ class Tree:
 
     @classmethod
     def parse(cls, text: str) -> "Tree":
-        """Read "((a b) c)"; spaces around brackets are free, and -LRB- and -RRB- stand for ( and )."""
+        """Read a tree in brackets, as "((a b) c)".
+
+        Args:
+            text: the brackets, each around two constituents. Whitespace around brackets is ignored, and -LRB- and -RRB-
+                stand for ( and ).
+
+        Returns:
+            The tree.
+
+        Raises:
+            ValueError: if the text is not one binary tree; the message says where.
+        """
         leaves: list[str] = []
         reduces: list[int] = []
         opened: list[int] = []  # where each bracket still open was opened
@@ -88,9 +109,18 @@ class Tree:
 
     @classmethod
     def from_actions(cls, actions: Sequence[int], leaves: Sequence[str] | None = None) -> "Tree":
-        """Build by merging: action j replaces elements j and j+1 of the current sequence by their parent.
+        """Build a tree by merging neighbours.
 
-        Any order of the merges will do, as a beam makes them; leaves default to "0", "1", and so on.
+        Args:
+            actions: action j replaces elements j and j+1 of the current sequence by their parent. The merges may be in
+                any order, as a beam makes them.
+            leaves: one more than there are actions; by default "0", "1", ….
+
+        Returns:
+            The tree.
+
+        Raises:
+            ValueError: if an action is out of range, or the number of leaves is wrong.
         """
         size = len(actions) + 1
         if leaves is None:
@@ -111,7 +141,18 @@ class Tree:
 
     @classmethod
     def from_spans(cls, spans: Iterable[Span], leaves: Sequence[str]) -> "Tree":
-        """Build from half-open spans in any order; repeated and single-leaf spans add nothing."""
+        """Build a tree from its spans.
+
+        Args:
+            spans: (start, end) of the constituents, half-open, in any order. Repeated and single-leaf ones are ignored.
+            leaves: the tokens.
+
+        Returns:
+            The tree.
+
+        Raises:
+            ValueError: if the spans are not those of one binary tree over the leaves.
+        """
         size = len(leaves)
         distinct = {(start, end) for start, end in spans}
         for start, end in distinct:
@@ -146,8 +187,17 @@ class Tree:
 
     @classmethod
     def from_nltk(cls, tree: Any) -> "Tree":
-        """Convert an `nltk.Tree` whose constituents have two children each. Labels, and nodes with one child, such as
-        parts of speech, are dropped.
+        """Convert an `nltk.Tree`.
+
+        Args:
+            tree: a tree whose constituents have two children each. Labels, and nodes with one child, such as parts of
+                speech, are dropped.
+
+        Returns:
+            The tree.
+
+        Raises:
+            ValueError: if a node has more than two children.
         """
         spans: list[Span] = []
         leaves: list[str] = []
@@ -172,9 +222,16 @@ class Tree:
         return cls.from_spans(spans, leaves)
 
     def to_nltk(self, label: str = "") -> Any:
-        """Convert to an `nltk.Tree`, with this label on every node. Requires nltk, an optional package.
+        """Convert to an `nltk.Tree`. Requires nltk, an optional package.
 
-        A single leaf becomes a node with one child.
+        Args:
+            label: the label of every node.
+
+        Returns:
+            The `nltk.Tree`. A single leaf becomes a node with one child.
+
+        Raises:
+            ValueError: if nltk is not installed.
         """
         try:
             from nltk import Tree as NltkTree  # type: ignore[import-untyped]
@@ -185,7 +242,17 @@ class Tree:
         return self._fold(list[Any](self.leaves), lambda left, right: NltkTree(label, [left, right]))[-1]
 
     def with_leaves(self, leaves: Sequence[str]) -> "Tree":
-        """The same shape over other tokens."""
+        """Copy the tree with other leaves.
+
+        Args:
+            leaves: as many as the tree has.
+
+        Returns:
+            A tree of the same shape.
+
+        Raises:
+            ValueError: if the number of leaves differs.
+        """
         if len(leaves) != len(self):
             raise ValueError(f"a tree of {len(self)} leaves needs as many new ones, got {len(leaves)}")
         return Tree(tuple(leaves), self.reduces)
@@ -220,23 +287,42 @@ class Tree:
         return draw_tree(self)._repr_html_()
 
     def spans(self, leaves: bool = True) -> list[Span]:
-        """Half-open (start, end) of the leaves, left to right, then of their parents, children first."""
+        """List the spans of the constituents.
+
+        Args:
+            leaves: whether to include single leaves.
+
+        Returns:
+            Half-open (start, end) of the leaves, left to right, then of their parents, children first.
+        """
         units = [(position, position + 1) for position in range(len(self))]
         parents = self._fold(units, lambda left, right: (left[0], right[1]))
         return units + parents if leaves else parents
 
     def heights(self, leaves: bool = True) -> list[int]:
-        """The height of every constituent, in the order of `spans`; a leaf has height 0."""
+        """List the heights of the constituents.
+
+        Args:
+            leaves: whether to include single leaves, whose height is 0.
+
+        Returns:
+            The heights, in the order of `spans`.
+        """
         units = [0] * len(self)
         parents = self._fold(units, lambda left, right: 1 + max(left, right))
         return units + parents if leaves else parents
 
     @property
     def height(self) -> int:
+        """The height of the root; 0 for a leaf."""
         return self.heights()[-1]
 
     def actions(self) -> list[int]:
-        """The merges that build the tree, as `from_actions` takes them, in the order of `spans`."""
+        """List the merges that build the tree.
+
+        Returns:
+            Actions as `from_actions` takes them, in the order of `spans`.
+        """
         # A merge at the right end of a stack of d elements joins the elements d-2 and d-1 of the sequence.
         return [
             depth - 1 + later
@@ -246,6 +332,7 @@ class Tree:
 
     @property
     def is_leaf(self) -> bool:
+        """Whether the tree is a single leaf."""
         return len(self) == 1
 
     @property

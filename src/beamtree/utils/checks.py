@@ -10,7 +10,7 @@ SYNONYMS = {"gpu": "cuda"}  # words for other words, which their letters do not 
 
 
 def unknown(kind: str, value: object, known: Iterable[str]) -> str:
-    """'unknown encoder 'bt-gcr' (did you mean 'bt-grc'?); known: …'"""
+    """A message such as "unknown encoder 'bt-gcr' (did you mean 'bt-grc'?); known: …"."""
     names = list(known)
     close = difflib.get_close_matches(SYNONYMS.get(str(value), str(value)), names, n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""

@@ -40,7 +40,7 @@ def write_atomically(path: StrPath, content: bytes | str) -> None:
 
 
 def encode(text: str) -> bytes:
-    """UTF-8. A lone surrogate, which JSON may hold and UTF-8 may not, becomes its escape, as `\\udc80`."""
+    r"""UTF-8. A lone surrogate, which JSON may hold and UTF-8 may not, becomes its escape, as `\udc80`."""
     return text.encode("utf-8", "backslashreplace")
 
 

@@ -1,5 +1,6 @@
-"""Stop a forward pass that nobody needs any more. Threads cannot be killed, so the loops of the encoders on a CPU check
-at every step whether to continue:
+"""Stop a forward pass that nobody needs any more.
+
+Threads cannot be killed, so the loops of the encoders on a CPU check at every step whether to continue:
 
     with interruptible(check):      # `check` stops the forward pass by raising an exception
         model.parse(text)

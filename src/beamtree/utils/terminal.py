@@ -45,8 +45,11 @@ def unwrap(text: str | None) -> str | None:
 
 
 def plain_params(params: list[Any], ctx: Any) -> list[Any]:
-    """The parameters of a command, whose help shows no types for flags and arguments, and those of single values for
-    repeatable options: typer writes <bool> and <list[str]>."""
+    """The parameters of a command, with plain types in their help.
+
+    The help shows no types for flags and arguments, and those of single values for repeatable options: typer writes
+    <bool> and <list[str]>.
+    """
     for param in params:
         show = getattr(param, "display_type_rich", None)  # older versions of typer show no such types
         if show is None:
@@ -59,7 +62,7 @@ def plain_params(params: list[Any], ctx: Any) -> list[Any]:
 
 
 def counts_line(task: Task) -> str:
-    """'near-iid: 1,200 of 10,000'"""
+    """A line such as 'near-iid: 1,200 of 10,000'."""
     total = "" if task.total is None else f" of {task.total:,.0f}"
     return f"{task.description}: {task.completed:,.0f}{total}"
 

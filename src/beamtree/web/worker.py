@@ -197,8 +197,11 @@ class Worker:
                 job.future.set_result(outcome)
 
     def _document(self, text: str, check: Callable[[], None] = lambda: None) -> bytes:
-        """The document of a text. `check` is called between stages and at the steps of the forward pass; it stops the
-        work by raising an exception."""
+        """The document of a text.
+
+        `check` is called between stages and at the steps of the forward pass; it stops the work by raising an
+        exception.
+        """
         check()
         self._validate(text.split("\t") if self.model.config.pair else [text])
         check()
@@ -223,8 +226,10 @@ class Worker:
 
 
 def check_model(name: str, model: Pretrained) -> None:
-    """Raise a `ValueError` if the model can answer no request: it has no tokenizer, builds no trees, or needs gold
-    trees without a rule that derives them from a text."""
+    """Raise a `ValueError` if the model can answer no request.
+
+    It cannot if it has no tokenizer, builds no trees, or needs gold trees without a rule that derives them from a text.
+    """
     word = model.vocabulary.words()[-1] if model.vocabulary.closed else "a"
     try:
         tokenizer_of(model.config, model.vocabulary, model.tokenizer)

@@ -1,10 +1,10 @@
-"""Stanford Sentiment Treebank (Socher et al. 2013): sentences whose every phrase has a label from 0 to 4.
+r"""Stanford Sentiment Treebank (Socher et al. 2013): sentences whose every phrase has a label from 0 to 4.
 
 A line of the files is a binary tree, `(3 (2 It) (4 (4 (2 's) (3 nice)) (2 .)))`: a node is `(label word)` or
 `(label node node)`. Words are tokens of the Penn Treebank, whose escapes are undone here: `-LRB-` and `-RRB-` become
-brackets, `\\/` becomes `/`, and `\\*` becomes `*`.
+brackets, `\/` becomes `/`, and `\*` becomes `*`.
 
-Three words of the training file have a no-break space inside, as `8 1\\/2` has. Its parts become tokens of their own,
+Three words of the training file have a no-break space inside, as `8 1\/2` has. Its parts become tokens of their own,
 joined from left to right in the gold tree: the phrase and its label stay what they are, and the tokens are those that a
 split at whitespace gives.
 
@@ -52,8 +52,9 @@ class _Node(NamedTuple):
 def read(
     lines: Iterable[str], where: object, *, classes: Literal[5, 2] = 5, phrases: bool = False, lower: bool = True
 ) -> Iterator[Sample]:
-    """The sentences of a file with their gold trees and the labels of their phrases, or, with `phrases`, all labelled
-    phrases of every tree as samples of their own.
+    """The sentences of a file with their gold trees and the labels of their phrases.
+
+    With `phrases`: all labelled phrases of every tree as samples of their own.
 
     The phrases are all the nodes, from the sentence itself down to the single words, in the order of their opening
     brackets. What occurs twice is there twice: the paper's models are trained on all the phrases, as torchtext gives

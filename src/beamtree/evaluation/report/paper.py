@@ -24,7 +24,7 @@ class Figure:
 
     @classmethod
     def parse(cls, text: str) -> "Figure | None":
-        """'52.19_1.5' → 52.19 ± 0.15"""
+        """Read a figure as it is stored: '52.19_1.5' → 52.19 ± 0.15."""
         if text == "-":
             return None
         value, _, tenths = text.partition("_")

@@ -25,9 +25,24 @@ CELLS: dict[str, type[Cell]] = {"grc": GRC, "lstm": TreeLSTM}
 
 
 def make_cell(cell: str | nn.Module, dim: int, dropout: float, state_dim: int | None = None) -> Cell:
-    """A new cell by its name, or a user's own: a `Cell`, or any module that maps two states to one.
+    """Create a cell by its name, or wrap a user's own.
 
-    state_dim: the width of states that the encoder needs; None: any.
+    Args:
+        cell: "grc", "lstm", a `Cell`, or any module that maps two states to one.
+        dim: width D of inputs and encodings.
+        dropout: dropout rate inside the cell; it must be 0 for your own module.
+        state_dim: the width of states that the encoder needs; None: any.
+
+    Returns:
+        The cell.
+
+    Raises:
+        ValueError: if the cell is unknown, or if its widths do not fit.
+
+    Examples:
+        >>> from beamtree.nn.cells import make_cell
+        >>> make_cell("lstm", dim=8, dropout=0.0).state_dim
+        16
     """
     made = _make_cell(cell, dim, dropout)
     if state_dim is not None and made.state_dim != state_dim:

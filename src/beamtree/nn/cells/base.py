@@ -32,8 +32,11 @@ C = TypeVar("C", bound="CellFunction")  # not Self, which run-time checks of sin
 
 
 def gelu(x: Float[Tensor, "*nodes width"]) -> Float[Tensor, "*nodes width"]:
-    """GELU. On a CPU, PyTorch calls oneDNN for contiguous tensors, whose overhead dominates for small ones; for a
-    transposed view it uses its own kernel."""
+    """GELU, fast for small tensors.
+
+    On a CPU, PyTorch calls oneDNN for contiguous tensors, whose overhead dominates for small ones; for a transposed
+    view it uses its own kernel.
+    """
     if x.dim() == 2 and x.device.type == "cpu" and x.numel() < SMALL:
         return F.gelu(x.mT).mT
     return F.gelu(x)
@@ -44,11 +47,38 @@ def apply_mask(activation: Tensor, mask: Tensor | None) -> Tensor:
 
 
 class Cell(nn.Module):
-    """Base class of the cells. A subclass sets the widths and defines `forward` and `leaf`."""
+    """Base class of the cells.
 
-    dim: int  # D, the width of inputs and encodings
-    state_dim: int  # S, the width of a node's state, whose first D elements are its encoding
-    mask_dim: int  # the width of the activation that dropout is applied to
+    A subclass sets `state_dim` and `mask_dim` and defines `leaf` and `forward(left, right, mask=None)`, which maps the
+    states (…, S) of two children, and optionally a dropout mask for each node, to those of their parents.
+
+    Args:
+        dim: width D of inputs and encodings.
+        dropout: dropout rate inside the cell.
+
+    Attributes:
+        dim: D, the width of inputs and encodings.
+        state_dim: S, the width of a node's state, whose first D elements are its encoding.
+        mask_dim: the width of the activation that dropout is applied to.
+        dropout: the dropout rate.
+
+    Examples:
+        >>> from beamtree.nn.cells import Cell
+        >>> class Average(Cell):
+        ...     def __init__(self, dim):
+        ...         super().__init__(dim)
+        ...         self.state_dim, self.mask_dim = dim, 0
+        ...     def leaf(self):
+        ...         return torch.nn.Linear(self.dim, self.dim)
+        ...     def forward(self, left, right, mask=None):
+        ...         return (left + right) / 2
+        >>> beamtree.encoder("bt-grc", dim=8, cell=Average(8))(torch.randn(2, 4, 8)).state.shape
+        torch.Size([2, 8])
+    """
+
+    dim: int
+    state_dim: int
+    mask_dim: int
     dropout: float
 
     def __init__(self, dim: int, dropout: float = 0.0) -> None:
@@ -56,16 +86,32 @@ class Cell(nn.Module):
         self.dim, self.dropout = dim, dropout
 
     def leaf(self) -> nn.Module:
-        """A new transform (…, D) → (…, S) from input vectors to leaf states."""
+        """Create the transform from input vectors to leaf states.
+
+        Returns:
+            A new module that maps (…, D) to (…, S).
+        """
         raise NotImplementedError
 
     def function(self) -> "CellFunction | None":
-        """The cell as a function of the tensors that are its weights now; None if its layers are not the plain ones it
-        was built with. Engines then call the module."""
+        """Capture the cell as a function of the tensors that are its weights now.
+
+        Returns:
+            The function, or None if the layers are not the plain ones the cell was built with. Engines then call the
+            module.
+        """
         return None
 
     def drop(self, activation: Tensor, mask: Tensor | None) -> Tensor:
-        """Apply the given mask of a node, or ordinary dropout if there is none."""
+        """Apply the given mask of a node, or ordinary dropout if there is none.
+
+        Args:
+            activation: what to drop elements of, (…, mask_dim).
+            mask: 0 for dropped elements and 1 / (1 − dropout) for others, or None.
+
+        Returns:
+            The activation after dropout.
+        """
         if mask is not None:
             return activation * mask
         return F.dropout(activation, self.dropout, self.training)
@@ -139,8 +185,10 @@ class OwnCell(Cell):
 
 
 class ModuleCell:
-    """A cell that is known only as a module. It is always composed under autograd; custom backward passes do not handle
-    its weights."""
+    """A cell that is known only as a module.
+
+    It is always composed under autograd; custom backward passes do not handle its weights.
+    """
 
     weights: tuple[Tensor, ...] = ()
 
@@ -169,8 +217,10 @@ def function_of(cell: Cell) -> AnyCell:
 
 
 def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
-    """Whether a module computes what its class defines: its class is exactly one of these, apart from parametrization,
-    and it has no hooks and no `forward` of its own."""
+    """Whether a module computes what its class defines.
+
+    Its class is exactly one of these, apart from parametrization, and it has no hooks and no `forward` of its own.
+    """
     kind = type(module)
     if is_parametrized(module):  # PyTorch derives a class that changes how weights are read, and nothing else
         kind = kind.__bases__[0]
@@ -184,8 +234,10 @@ def has_hooks(module: nn.Module) -> bool:
 def plain_tensors(
     cell: nn.Module, layers: dict[nn.Module, tuple[str, ...]], shapes: Sequence[tuple[int, ...]] | None = None
 ) -> tuple[Tensor, ...] | None:
-    """The named tensors of these layers of a cell, which are `nn.Linear` or `nn.LayerNorm`; None if a layer is not
-    plain, or if a tensor is missing or does not have the given shape."""
+    """The named tensors of these layers of a cell, which are `nn.Linear` or `nn.LayerNorm`.
+
+    None if a layer is not plain, or if a tensor is missing or does not have the given shape.
+    """
     found: list[Any] = []
     for layer, names in layers.items():
         if not is_plain(layer, nn.Linear, nn.LayerNorm):

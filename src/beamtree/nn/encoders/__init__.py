@@ -82,14 +82,36 @@ _OPEN: dict[str, tuple[str, ...]] = {
 
 
 def register(name: str, make: Callable[..., Encoder]) -> None:
-    """Register your own encoder under a name, for `encoder(name, dim=…)`, recipes and benchmarks."""
+    """Register your own encoder under a name, for `encoder(name, dim=…)`, recipes and benchmarks.
+
+    Args:
+        name: the new name.
+        make: a class or function that takes `dim` and the options of the encoder, and returns it.
+
+    Raises:
+        ValueError: if there is an encoder of this name.
+
+    Examples:
+        >>> from beamtree.nn.encoders import register
+        >>> register("wide-beam", lambda dim: beamtree.BeamTree(dim, beam_size=20))
+        >>> beamtree.encoder("wide-beam", dim=8).beam_size
+        20
+    """
     if name in _ENCODERS:
         raise ValueError(f"there is an encoder {name!r} already: choose another name")
     _ENCODERS[name] = partial(make)
 
 
 def encoders() -> list[str]:
-    """Names of all encoders: the paper's in its order, then the others."""
+    """List the names of all encoders: the paper's in its order, then the others.
+
+    Returns:
+        Names for `encoder`.
+
+    Examples:
+        >>> beamtree.encoders()[:3]
+        ['recurrent-grc', 'gold-tree-grc', 'balanced-tree-grc']
+    """
     return list(_ENCODERS)
 
 
@@ -100,14 +122,44 @@ def classes() -> set[type[Encoder]]:
 
 
 def options(name: str) -> list[str]:
-    """Names of the options that an encoder accepts."""
+    """List the options that an encoder accepts.
+
+    Args:
+        name: one of `encoders()`.
+
+    Returns:
+        Names of the options; the first is dim.
+
+    Raises:
+        ValueError: if there is no such encoder.
+
+    Examples:
+        >>> from beamtree.nn.encoders import options
+        >>> options("lstm")
+        ['dim', 'layers', 'bidirectional', 'dropout', 'pooling', 'check_nan']
+    """
     make = _find(name)
     fixed = set(make.keywords) - set(_OPEN.get(name, ()))
     return [option for option in inspect.signature(make.func).parameters if option not in fixed]
 
 
 def defaults(name: str) -> dict[str, Any]:
-    """Default values of an encoder's options; dim has none."""
+    """Look up the default values of an encoder's options.
+
+    Args:
+        name: one of `encoders()`.
+
+    Returns:
+        Default values by option, without dim, which has none.
+
+    Raises:
+        ValueError: if there is no such encoder.
+
+    Examples:
+        >>> from beamtree.nn.encoders import defaults
+        >>> defaults("mc-gumbel-tree-grc")["samples"]
+        5
+    """
     known = inspect.signature(_find(name)).parameters
     return {option: known[option].default for option in options(name) if option != "dim"}
 
@@ -153,7 +205,24 @@ def encoder(name: Literal["transformer"], **settings: Any) -> Transformer: ...
 @overload
 def encoder(name: str, **settings: Any) -> Encoder: ...
 def encoder(name: str, **settings: Any) -> Encoder:
-    """A new encoder, for example `encoder("bt-grc", dim=128, beam_size=5, dropout=0.1)`."""
+    """Create an encoder by its name.
+
+    Args:
+        name: one of `encoders()`.
+        **settings: `dim`, the width D of inputs and encodings, which is required; and the options of the encoder's
+            class.
+
+    Returns:
+        The encoder, a `torch.nn.Module` that maps x (B, N, D) and lengths (B,) to an `Encoding`.
+
+    Raises:
+        ValueError: if there is no such encoder or option, or if a value is invalid.
+
+    Examples:
+        >>> encoder = beamtree.encoder("bt-grc", dim=64, beam_size=5, dropout=0.1)
+        >>> encoder(torch.randn(2, 6, 64), lengths=[6, 4]).state.shape
+        torch.Size([2, 64])
+    """
     make, known = _find(name), options(name)
     for option in settings:
         if option not in known:

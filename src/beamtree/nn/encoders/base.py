@@ -35,19 +35,39 @@ OFFICIAL_CELL = {
 
 
 class Cost(NamedTuple):
-    """Training cost of one input of N words, as formulas in N, the width D, the number K of beams or samples, and
-    option names. The formulas hold for N ≥ 3 and the default engine."""
+    """Training cost of one input of N words, as formulas.
 
-    cells: str  # cells composed in the forward pass; "–" where there is no cell
-    steps: str  # sequential cells or layers
-    memory: str  # values saved for the backward pass, up to a constant factor
+    The formulas are in N, the width D, the number K of beams or samples, and option names. They hold for N ≥ 3 and the
+    default engine.
+
+    Attributes:
+        cells: cells composed in the forward pass; "–" where there is no cell.
+        steps: sequential cells or layers.
+        memory: values saved for the backward pass, up to a constant factor.
+
+    Examples:
+        >>> beamtree.CYK(dim=64).cost
+        Cost(cells='(N³−N)/6', steps='N−1', memory='N²·D')
+    """
+
+    cells: str
+    steps: str
+    memory: str
 
 
 class Encoder(nn.Module):
-    """`encoder(x, lengths)` takes x (B, N, D), right padded, and lengths (B,), and returns an `Encoding`.
+    """Base class of the encoders.
 
-    A subclass defines `encode`, `paper` and `cost`. A sample's encoding depends neither on its padding nor on the other
-    samples of the batch.
+    `encoder(x, lengths)` takes x (B, N, D), right padded, and lengths (B,), and returns an `Encoding`. A sample's
+    encoding depends neither on its padding nor on the other samples of the batch. A subclass defines `encode`, `paper`
+    and `cost`.
+
+    Examples:
+        >>> encoder = beamtree.encoder("bt-grc", dim=8)
+        >>> isinstance(encoder, beamtree.Encoder)
+        True
+        >>> encoder(torch.randn(2, 5, 8), lengths=[5, 3])
+        Encoding(state=(2, 8) of torch.float32, beams=Beams(5 of each of 2 samples, of up to 5 leaves))
     """
 
     needs_trees = False  # whether `forward` requires trees
@@ -61,9 +81,11 @@ class Encoder(nn.Module):
         cls.OPTIONS = tuple(inspect.signature(cls.__init__).parameters)[1:]
 
     def __init__(self, dim: int, check_nan: bool = False) -> None:
-        """
-        dim: width D of inputs and encodings.
-        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
+        """Create the encoder.
+
+        Args:
+            dim: width D of inputs and encodings.
+            check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
         """
         super().__init__()
         check_integer("dim", dim, at_least=1)
@@ -77,6 +99,7 @@ class Encoder(nn.Module):
 
     @property
     def cost(self) -> Cost:
+        """Cost of training with one input, as formulas."""
         raise NotImplementedError
 
     def forward(
@@ -85,11 +108,20 @@ class Encoder(nn.Module):
         lengths: "Lengths" = None,
         generator: torch.Generator | None = None,
     ) -> Encoding:
-        """
-        x: input vectors, right padded.
-        lengths: length of each sample, from 1 to N, as a tensor or a list; a boolean mask (B, N) of the vectors that
-            are not padding; or None if there is no padding.
-        generator: source of noise and dropout; by default PyTorch's global generator.
+        """Encode a batch of sequences.
+
+        Args:
+            x: input vectors (B, N, D), right padded.
+            lengths: length of each sample, from 1 to N, as a tensor or a list; a boolean mask (B, N) of the vectors
+                that are not padding; or None if there is no padding.
+            generator: source of noise and dropout; by default PyTorch's global generator.
+
+        Returns:
+            The encodings (B, D), and the beams they were computed from if the encoder builds trees.
+
+        Raises:
+            ValueError: if shapes, lengths or devices do not fit.
+            EngineError: if the engine of the encoder cannot run the request.
         """
         return self._call(self.encode, x, lengths, generator)
 
@@ -145,12 +177,29 @@ class Encoder(nn.Module):
         return self.OFFICIAL
 
     def merge_scores(self, beams: Beams) -> MergeScores | None:
-        """How the merges of the beams were scored; None for encoders that do not score neighbours."""
+        """Recompute how the merges of the beams were scored.
+
+        Args:
+            beams: the beams of an encoding by this encoder.
+
+        Returns:
+            Score and log-probability of each merge, or None for encoders that do not score neighbours.
+        """
         return None
 
     def encode(
         self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], generator: torch.Generator | None
     ) -> Encoding:
+        """Encode inputs that were checked; a subclass implements this.
+
+        Args:
+            x: input vectors (B, N, D), zero where they are padding.
+            lengths: length of each sample (B,), on the device of x.
+            generator: source of noise and dropout, or None.
+
+        Returns:
+            The encodings, with beams if the encoder builds trees.
+        """
         raise NotImplementedError
 
 

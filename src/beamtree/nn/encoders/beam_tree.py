@@ -57,7 +57,16 @@ UNSUITABLE: tuple[Any, ...] = (soft_topk,)
 
 
 class BeamTree(Encoder):
-    """An easy-first beam search for the best trees, trained end to end."""
+    """An easy-first beam search for the best trees, trained end to end.
+
+    Registered as `bt-grc`, `bt-lstm` and, with `mix="paper"`, `bt-grc-onesoft`.
+
+    Examples:
+        >>> encoder = beamtree.BeamTree(dim=8, beam_size=3)
+        >>> out = encoder(torch.randn(2, 5, 8), lengths=[5, 3])
+        >>> out.state.shape, out.beams.log_probs.shape
+        (torch.Size([2, 8]), torch.Size([2, 3]))
+    """
 
     paper = "Ray Chowdhury & Caragea 2023"
 
@@ -75,21 +84,23 @@ class BeamTree(Encoder):
         mix: Mix | None = None,
         topk: TopKOperator | None = None,
     ) -> None:
-        """
-        dim: width D of inputs and encodings.
-        beam_size: K, the number of beams.
-        dropout: dropout rate inside the cell; each node keeps its mask (see `beamtree.nn.engine.dropout`).
-        stochastic: whether to add Gumbel noise to the selection during training.
-        engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
-        duplicates: what to do with beams that built the same constituents in a different order: "keep" them, as the
-            paper does; "drop" all but the best; or "merge" their probabilities into the best.
-        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
-        cell: the cell R: "grc", "lstm", or your own module, which maps two states to one.
-        mix: None for the plain top-k, "paper" for OneSoft, or "official" for OneSoft as in the published code, which
-            averages parents, states and choices separately.
-        topk: the top-k operator: `beamtree.plain_topk`, `beamtree.stochastic_topk` (without noise at inference) or
-            `beamtree.onesoft_topk`, which set `stochastic` and `mix`; or your own, which selects both candidates and
-            continuations. It takes scores (…, m) and k, and returns a `TopK`, as `plain_topk` does.
+        """Create the encoder.
+
+        Args:
+            dim: width D of inputs and encodings.
+            beam_size: K, the number of beams.
+            dropout: dropout rate inside the cell; each node keeps its mask (see `beamtree.nn.engine.dropout`).
+            stochastic: whether to add Gumbel noise to the selection during training.
+            engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
+            duplicates: what to do with beams that built the same constituents in a different order: "keep" them, as the
+                paper does; "drop" all but the best; or "merge" their probabilities into the best.
+            check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
+            cell: the cell R: "grc", "lstm", or your own module, which maps two states to one.
+            mix: None for the plain top-k, "paper" for OneSoft, or "official" for OneSoft as in the published code,
+                which averages parents, states and choices separately.
+            topk: the top-k operator: `beamtree.plain_topk`, `beamtree.stochastic_topk` (without noise at inference) or
+                `beamtree.onesoft_topk`, which set `stochastic` and `mix`; or your own, which selects both candidates
+                and continuations. It takes scores (…, m) and k, and returns a `TopK`, as `plain_topk` does.
         """
         super().__init__(dim, check_nan)
         check_integer("beam_size", beam_size, at_least=1)

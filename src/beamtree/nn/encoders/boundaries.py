@@ -1,5 +1,6 @@
-"""Trees from boundaries between leaves, for models that do not merge neighbours one at a time. Each boundary closes
-once.
+"""Trees from boundaries between leaves, for models that do not merge neighbours one at a time.
+
+Each boundary closes once.
 
 Letters: B batch, N length, M = N−1 boundaries, D width of a state.
 """
@@ -23,8 +24,10 @@ class BoundaryMerges(NamedTuple):
 
 
 def close(heights: Float[Tensor, "B M"] | Int[Tensor, "B M"], lengths: Int[Tensor, "B"]) -> BoundaryMerges:
-    """Close the boundaries from the lowest to the highest, ties from left to right. Closing a boundary merges the
-    constituents on either side."""
+    """Close the boundaries from the lowest to the highest, ties from left to right.
+
+    Closing a boundary merges the constituents on either side.
+    """
     B, M = heights.shape
     if M == 0:
         return BoundaryMerges(lengths.new_zeros(B, 0), lengths.new_zeros(B, 0), lengths.new_zeros(B, 0, 2))

@@ -1,6 +1,7 @@
-"""Beam Shift-Reduce Parser with a Gated Recursive Cell (Maillard & Clark, *Latent Tree Learning with Differentiable
-Parsers: Shift-Reduce Parsing and Chart Parsing*, 2018; as BSRP-GRC in Ray Chowdhury & Caragea, *Beam Tree Recursive
-Cells*, ICML 2023).
+"""Beam Shift-Reduce Parser with a Gated Recursive Cell (Maillard & Clark 2018).
+
+Maillard & Clark, *Latent Tree Learning with Differentiable Parsers: Shift-Reduce Parsing and Chart Parsing*, 2018; as
+BSRP-GRC in Ray Chowdhury & Caragea, *Beam Tree Recursive Cells*, ICML 2023.
 
 A beam is a stack, a queue and a score a, initially 0; the stack begins with the first two words. At each step a beam
 reduces, which merges the top two states of its stack into their parent R(s₂, s₁), or shifts the next word q onto it:
@@ -37,7 +38,15 @@ from beamtree.utils.checks import check_integer, check_rate
 
 
 class BSRP(Encoder):
-    """A shift-reduce parser with a beam."""
+    """A shift-reduce parser with a beam.
+
+    Registered as `bsrp-grc`.
+
+    Examples:
+        >>> encoder = beamtree.BSRP(dim=8, beam_size=3)
+        >>> encoder(torch.randn(2, 5, 8), lengths=[5, 3]).beams.log_probs.shape
+        torch.Size([2, 3])
+    """
 
     paper = "Maillard & Clark 2018"
     cost = Cost("K(2N−3)", "2N−3", "K·N·D")
@@ -57,13 +66,15 @@ class BSRP(Encoder):
         *,
         cell: str | nn.Module = "grc",
     ) -> None:
-        """
-        dim: width D of inputs and encodings.
-        beam_size: K, the number of beams.
-        dropout: dropout rate inside the cell; each node keeps its mask (see `beamtree.nn.engine.dropout`).
-        engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
-        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
-        cell: the cell R: "grc", or your own module, which maps two states of width D to one.
+        """Create the encoder.
+
+        Args:
+            dim: width D of inputs and encodings.
+            beam_size: K, the number of beams.
+            dropout: dropout rate inside the cell; each node keeps its mask (see `beamtree.nn.engine.dropout`).
+            engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
+            check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
+            cell: the cell R: "grc", or your own module, which maps two states of width D to one.
         """
         super().__init__(dim, check_nan)
         check_integer("beam_size", beam_size, at_least=1)

@@ -1,5 +1,7 @@
-"""CRvNN (Ray Chowdhury & Caragea, *Modeling Hierarchical Structures with Continuous Recursive Neural Networks*, ICML
-2021), in the variant that the Beam Tree paper compares with: no transition features, no halting penalty.
+"""CRvNN: Continuous Recursive Neural Networks (Ray Chowdhury & Caragea 2021).
+
+Ray Chowdhury & Caragea, *Modeling Hierarchical Structures with Continuous Recursive Neural Networks*, ICML 2021, in the
+variant that the Beam Tree paper compares with: no transition features, no halting penalty.
 
 All positions are kept, each with a probability e_i that it still exists. Only positions that exist are neighbours: row
 i of the matrix 𝓡 distributes a weight of 1 over the positions j to the right of i, nearest first, e_j to each until the
@@ -41,7 +43,15 @@ from beamtree.utils.checks import check_choice, check_flag, check_rate
 
 
 class CRvNN(Encoder):
-    """Continuous recursion: all neighbours are merged at once, each to a degree."""
+    """Continuous recursion: all neighbours are merged at once, each to a degree.
+
+    Registered as `crvnn`. There is one beam: the tree that the probabilities imply.
+
+    Examples:
+        >>> encoder = beamtree.CRvNN(dim=8)
+        >>> encoder(torch.randn(2, 5, 8), lengths=[5, 3]).beams.log_probs.shape
+        torch.Size([2, 1])
+    """
 
     paper = "Ray Chowdhury & Caragea 2021"
     cost = Cost("≤ N(N+2)", "≤ N", "N²·D")
@@ -66,19 +76,22 @@ class CRvNN(Encoder):
         *,
         cell: str | nn.Module = "grc",
     ) -> None:
-        """
-        dim: width D of inputs and encodings.
-        dropout: dropout rate inside the cell.
-        halt: whether to stop when all samples are finished. The host checks at each iteration (engine "triton": once
-            per segment). Otherwise all N iterations run; finished samples do not change, so the result is the same.
-        threshold: a sample is finished when e exceeds this for at most one word.
-        recompute: whether to save only h and e of each iteration for the backward pass, and recompute the rest. This
-            trades time for memory. The engine "triton" always recomputes, and saves even less.
-        floor: "none", or "official" for the published code's floor in the denominator of c, which makes samples depend
-            on the rest of their batch.
-        engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
-        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
-        cell: the cell R: "grc", or your own module, which maps two states of width D to one.
+        """Create the encoder.
+
+        Args:
+            dim: width D of inputs and encodings.
+            dropout: dropout rate inside the cell.
+            halt: whether to stop when all samples are finished. The host checks at each iteration (engine "triton":
+                once per segment). Otherwise all N iterations run; finished samples do not change, so the result is the
+                same.
+            threshold: a sample is finished when e exceeds this for at most one word.
+            recompute: whether to save only h and e of each iteration for the backward pass, and recompute the rest.
+                This trades time for memory. The engine "triton" always recomputes, and saves even less.
+            floor: "none", or "official" for the published code's floor in the denominator of c, which makes samples
+                depend on the rest of their batch.
+            engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
+            check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
+            cell: the cell R: "grc", or your own module, which maps two states of width D to one.
         """
         super().__init__(dim, check_nan)
         check_rate("dropout", dropout)

@@ -1,5 +1,7 @@
-"""CYK with a Gated Recursive Cell (Maillard et al., *Jointly Learning Sentence Embeddings and Syntax with Unsupervised
-Tree-LSTMs*, 2019; with the cell and the settings of Ray Chowdhury & Caragea, *Beam Tree Recursive Cells*, ICML 2023).
+"""CYK with a Gated Recursive Cell (Maillard et al. 2019).
+
+Maillard et al., *Jointly Learning Sentence Embeddings and Syntax with Unsupervised Tree-LSTMs*, 2019; with the cell and
+the settings of Ray Chowdhury & Caragea, *Beam Tree Recursive Cells*, ICML 2023.
 
 Every span has a state. The state of a single word is its leaf. That of the w words from word i on is a mixture over
 the w−1 splits of the span,
@@ -32,7 +34,15 @@ CELL_WIDTHS = 80  # upper bound on the activations of a cell in the backward pas
 
 
 class CYK(Encoder):
-    """An encoder that mixes all trees, span by span."""
+    """An encoder that mixes all trees, span by span.
+
+    Registered as `cyk-grc`. There is one beam: the tree of the splits of largest weight.
+
+    Examples:
+        >>> encoder = beamtree.CYK(dim=8)
+        >>> encoder(torch.randn(2, 5, 8), lengths=[5, 3]).state.shape
+        torch.Size([2, 8])
+    """
 
     paper = "Maillard et al. 2019"
     cost = Cost("(N³−N)/6", "N−1", "N²·D")
@@ -48,14 +58,16 @@ class CYK(Encoder):
         *,
         cell: str | nn.Module = "grc",
     ) -> None:
-        """
-        dim: width D of inputs and encodings.
-        dropout: dropout rate inside the cell; each split keeps its mask (see `beamtree.nn.engine.dropout`).
-        masks: "exact", where a span either exists or does not; or "official", as in the published code, where spans
-            exist to a degree that falls below 1 as they grow, by 1e-7 for ten words (see `SplitMixer.fade`).
-        engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
-        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
-        cell: the cell R: "grc", or your own module, which maps two states of width D to one.
+        """Create the encoder.
+
+        Args:
+            dim: width D of inputs and encodings.
+            dropout: dropout rate inside the cell; each split keeps its mask (see `beamtree.nn.engine.dropout`).
+            masks: "exact", where a span either exists or does not; or "official", as in the published code, where spans
+                exist to a degree that falls below 1 as they grow, by 1e-7 for ten words (see `SplitMixer.fade`).
+            engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
+            check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
+            cell: the cell R: "grc", or your own module, which maps two states of width D to one.
         """
         super().__init__(dim, check_nan)
         check_rate("dropout", dropout)

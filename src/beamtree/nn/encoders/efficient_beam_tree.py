@@ -35,7 +35,17 @@ OFFICIAL = {
 
 
 class EfficientBeamTree(BeamTree):
-    """A beam search that scores candidates before composing them."""
+    """A beam search that scores candidates before composing them.
+
+    Registered as `ebt-grc`.
+
+    Examples:
+        >>> encoder = beamtree.EfficientBeamTree(dim=8, beam_size=3)
+        >>> encoder.slice  # the paper's 64, or dim if that is smaller
+        8
+        >>> encoder(torch.randn(2, 5, 8), lengths=[5, 3]).state.shape
+        torch.Size([2, 8])
+    """
 
     paper = "Ray Chowdhury & Caragea 2023b"
     cost = Cost("≤ K(N−1)", "N−1", "K·N·D")
@@ -54,19 +64,21 @@ class EfficientBeamTree(BeamTree):
         cell: str | nn.Module = "grc",
         topk: TopKOperator | None = None,
     ) -> None:
-        """
-        dim: width D of inputs and encodings.
-        beam_size: K, the number of beams.
-        dropout: dropout rate inside the cell; each node keeps its mask (see `beamtree.nn.engine.dropout`).
-        stochastic: whether to add Gumbel noise to the selection during training.
-        slice: d, the number of leading elements of each child that the scorer reads. None reads all; "auto" reads 64,
-            as in the paper, or all if dim is smaller.
-        engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
-        duplicates: what to do with beams that built the same constituents in a different order: "keep" them, as the
-            paper does; "drop" all but the best; or "merge" their probabilities into the best.
-        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
-        cell: the cell R: "grc", "lstm", or your own module, which maps two states to one.
-        topk: your own top-k operator, which selects candidates and continuations; see `BeamTree`.
+        """Create the encoder.
+
+        Args:
+            dim: width D of inputs and encodings.
+            beam_size: K, the number of beams.
+            dropout: dropout rate inside the cell; each node keeps its mask (see `beamtree.nn.engine.dropout`).
+            stochastic: whether to add Gumbel noise to the selection during training.
+            slice: d, the number of leading elements of each child that the scorer reads. None reads all; "auto" reads
+                64, as in the paper, or all if dim is smaller.
+            engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
+            duplicates: what to do with beams that built the same constituents in a different order: "keep" them, as the
+                paper does; "drop" all but the best; or "merge" their probabilities into the best.
+            check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
+            cell: the cell R: "grc", "lstm", or your own module, which maps two states to one.
+            topk: your own top-k operator, which selects candidates and continuations; see `BeamTree`.
         """
         check_integer("dim", dim, at_least=1)
         width = _width(slice, dim)

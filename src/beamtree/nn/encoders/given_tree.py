@@ -1,5 +1,7 @@
-"""Composition by fixed trees: gold, balanced, random (baselines of Ray Chowdhury & Caragea, *Beam Tree Recursive
-Cells*, ICML 2023, after Shi et al., *On Tree-Based Neural Sentence Modeling*, EMNLP 2018).
+"""Composition by fixed trees: gold, balanced, random.
+
+Baselines of Ray Chowdhury & Caragea, *Beam Tree Recursive Cells*, ICML 2023, after Shi et al., *On Tree-Based Neural
+Sentence Modeling*, EMNLP 2018.
 
 The state of a leaf is h_i = LN(x_i W + b), the state of a constituent is R(left child, right child), and the encoding
 is the state of the root. The encoders differ in where the tree comes from:
@@ -28,7 +30,10 @@ from beamtree.utils.checks import check_rate
 
 
 class GivenTree(Encoder):
-    """Base class of the encoders that compose along fixed trees. A subclass provides the trees."""
+    """Base class of the encoders that compose along fixed trees.
+
+    A subclass provides the trees.
+    """
 
     paper = "Ray Chowdhury & Caragea 2023"
     cost = Cost("N−1", "tree height", "N·D")
@@ -50,12 +55,14 @@ class GivenTree(Encoder):
         *,
         cell: str | nn.Module = "grc",
     ) -> None:
-        """
-        dim: width D of inputs and encodings.
-        dropout: dropout rate inside the cell.
-        engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
-        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
-        cell: the cell R: "grc", "lstm", or your own module, which maps two states to one.
+        """Create the encoder.
+
+        Args:
+            dim: width D of inputs and encodings.
+            dropout: dropout rate inside the cell.
+            engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
+            check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
+            cell: the cell R: "grc", "lstm", or your own module, which maps two states to one.
         """
         super().__init__(dim, check_nan)
         check_rate("dropout", dropout)
@@ -83,7 +90,13 @@ class GivenTree(Encoder):
 
 
 class BalancedTree(GivenTree):
-    """Balanced trees, independent of the words: `balanced-tree-grc`."""
+    """Balanced trees, independent of the words: `balanced-tree-grc`.
+
+    Examples:
+        >>> encoder = beamtree.BalancedTree(dim=8)
+        >>> print(encoder(torch.randn(1, 4, 8)).beams.trees([["a", "b", "c", "d"]])[0][0])
+        ((a b) (c d))
+    """
 
     paper = "Shi et al. 2018"
     cost = Cost("N−1", "⌈log₂ N⌉", "N·D")
@@ -108,6 +121,11 @@ class RandomTree(GivenTree):
 
     The distribution is uniform over merge orders, so bushy trees are more probable than chains. With the same
     `generator` or seed and the same shape of x, the trees are the same.
+
+    Examples:
+        >>> encoder = beamtree.RandomTree(dim=8)
+        >>> encoder(torch.randn(2, 5, 8), lengths=[5, 3]).state.shape
+        torch.Size([2, 8])
     """
 
     def encode(
@@ -126,9 +144,11 @@ class GoldTree(GivenTree):
 
     The root is always composed; the published code omits it for all but the longest samples of a batch.
 
-    >>> x, lengths = torch.randn(2, 3, 8), torch.tensor([3, 2])
-    >>> GoldTree(dim=8)(x, lengths, trees=["(a (b c))", "(d e)"]).state.shape
-    torch.Size([2, 8])
+    Examples:
+        >>> encoder = beamtree.GoldTree(dim=8)
+        >>> x = torch.randn(2, 3, 8)
+        >>> encoder(x, lengths=[3, 2], trees=["(a (b c))", "(d e)"]).state.shape
+        torch.Size([2, 8])
     """
 
     needs_trees = True
@@ -140,7 +160,20 @@ class GoldTree(GivenTree):
         generator: torch.Generator | None = None,
         trees: Sequence[Tree | str] | None = None,
     ) -> Encoding:
-        """`trees`: one tree per sample, as a `Tree` or as brackets for `Tree.parse`, with one leaf per vector."""
+        """Encode a batch of sequences along their trees.
+
+        Args:
+            x: input vectors (B, N, D), right padded.
+            lengths: length of each sample, in any form that `Encoder.forward` takes.
+            generator: source of dropout; by default PyTorch's global generator.
+            trees: one tree per sample, as a `Tree` or as brackets for `Tree.parse`, with one leaf per vector. Required.
+
+        Returns:
+            The encodings (B, D), with one beam for each sample.
+
+        Raises:
+            ValueError: if there is not exactly one tree of the right size for each sample.
+        """
         return self._call(self.encode_by, x, lengths, generator, trees)
 
     def encode_by(

@@ -1,5 +1,7 @@
-"""Gumbel-Tree (Choi, Yoo & Lee, *Learning to Compose Task-Specific Tree Structures*, AAAI 2018), with the cells of
-Ray Chowdhury & Caragea, *Beam Tree Recursive Cells*, ICML 2023, and their Monte-Carlo variant.
+"""Gumbel-Tree (Choi, Yoo & Lee 2018), and its Monte-Carlo variant.
+
+Choi, Yoo & Lee, *Learning to Compose Task-Specific Tree Structures*, AAAI 2018, with the cells of Ray Chowdhury &
+Caragea, *Beam Tree Recursive Cells*, ICML 2023, and their Monte-Carlo variant.
 
 Easy-first composition of one sampled tree. At each step every pair of neighbours has a candidate parent
 P_j = R(h_j, h_{j+1}), and the straight-through Gumbel-softmax, at temperature 1, draws one of them:
@@ -43,7 +45,13 @@ OFFICIAL = beam_tree.OFFICIAL | {
 class GumbelTree(Encoder):
     """Trees sampled merge by merge, with straight-through gradients.
 
-    The beams are the sampled trees, most probable first.
+    Registered as `gumbel-tree-grc`, `gumbel-tree-lstm` and, with several samples and noise at test time,
+    `mc-gumbel-tree-grc`. The beams are the sampled trees, most probable first.
+
+    Examples:
+        >>> encoder = beamtree.GumbelTree(dim=8, samples=4, noise_at_test=True)
+        >>> encoder(torch.randn(2, 5, 8), lengths=[5, 3]).beams.log_probs.shape
+        torch.Size([2, 4])
     """
 
     cost = Cost("N−1 + 2K(N−2)", "N−1", "K·N·D + K·N²")
@@ -61,17 +69,20 @@ class GumbelTree(Encoder):
         cell: str | nn.Module = "grc",
         noise_at_test: bool = False,
     ) -> None:
-        """
-        dim: width D of inputs and encodings.
-        samples: K, the number of trees drawn for each input.
-        dropout: dropout rate inside the cell; each node keeps its mask (see `beamtree.nn.engine.dropout`), the same in
-            every sample.
-        stochastic: whether to add noise at all; without it the best candidate is always taken.
-        weighted: whether to weight the samples by their probabilities, as the published code does, instead of equally.
-        engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
-        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
-        cell: the cell R: "grc", "lstm", or your own module, which maps two states to one.
-        noise_at_test: whether to draw at test time too, for the Monte-Carlo variant.
+        """Create the encoder.
+
+        Args:
+            dim: width D of inputs and encodings.
+            samples: K, the number of trees drawn for each input.
+            dropout: dropout rate inside the cell; each node keeps its mask (see `beamtree.nn.engine.dropout`), the same
+                in every sample.
+            stochastic: whether to add noise at all; without it the best candidate is always taken.
+            weighted: whether to weight the samples by their probabilities, as the published code does, instead of
+                equally.
+            engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
+            check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
+            cell: the cell R: "grc", "lstm", or your own module, which maps two states to one.
+            noise_at_test: whether to draw at test time too, for the Monte-Carlo variant.
         """
         super().__init__(dim, check_nan)
         check_integer("samples", samples, at_least=1)
@@ -112,8 +123,11 @@ class GumbelTree(Encoder):
         return self._finish(select(SAMPLES, request, self.engine)(request), lengths)
 
     def _finish(self, chart: Chart, lengths: Int[Tensor, "B"]) -> Encoding:
-        """Sort the samples by probability and average their roots. The beams' log-probabilities are the weights of this
-        average, so they are equal unless `weighted`. The chart holds the log-probabilities of the draws."""
+        """Sort the samples by probability and average their roots.
+
+        The beams' log-probabilities are the weights of this average, so they are equal unless `weighted`. The chart
+        holds the log-probabilities of the draws.
+        """
         chart = best_first(chart)
         scores = chart.scores if self.weighted else torch.zeros_like(chart.scores)
         return average(chart, scores.log_softmax(1), lengths, self.dim)

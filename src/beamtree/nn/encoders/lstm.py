@@ -1,5 +1,6 @@
-"""LSTM (Hochreiter & Schmidhuber, *Long Short-Term Memory*, Neural Computation 1997): PyTorch's `nn.LSTM`, as a
-baseline without trees.
+"""LSTM (Hochreiter & Schmidhuber, *Long Short-Term Memory*, Neural Computation 1997).
+
+PyTorch's `nn.LSTM`, as a baseline without trees.
 
 With h_0 = c_0 = 0, a layer computes
 
@@ -31,7 +32,15 @@ _without_cudnn = threading.RLock()  # the flag is global
 
 
 class LSTM(Encoder):
-    """PyTorch's LSTM, bidirectional by default: `lstm`."""
+    """PyTorch's LSTM, bidirectional by default: `lstm`.
+
+    There are no beams.
+
+    Examples:
+        >>> encoder = beamtree.LSTM(dim=8, layers=2)
+        >>> encoder(torch.randn(2, 5, 8), lengths=[5, 3])
+        Encoding(state=(2, 8) of torch.float32, beams=None)
+    """
 
     paper = "Hochreiter & Schmidhuber 1997"
     cost = Cost("–", "layers·N", "layers·N·D")
@@ -45,13 +54,15 @@ class LSTM(Encoder):
         pooling: str = "last",
         check_nan: bool = False,
     ) -> None:
-        """
-        dim: width D of inputs and encodings.
-        layers: number of layers.
-        bidirectional: whether each layer reads in both directions, with D / 2 units each.
-        dropout: dropout rate of the states between layers, as in `nn.LSTM`; without effect if there is one layer.
-        pooling: "last" for the final state of each direction; "max" or "mean" over all positions.
-        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
+        """Create the encoder.
+
+        Args:
+            dim: width D of inputs and encodings.
+            layers: number of layers.
+            bidirectional: whether each layer reads in both directions, with D / 2 units each.
+            dropout: dropout rate of the states between layers, as in `nn.LSTM`; without effect if there is one layer.
+            pooling: "last" for the final state of each direction; "max" or "mean" over all positions.
+            check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
         """
         super().__init__(dim, check_nan)
         check_integer("layers", layers, at_least=1)
@@ -97,8 +108,11 @@ class LSTM(Encoder):
             yield
 
     def _description(self) -> str:
-        """None for `torch.compile`: Dynamo does not trace code that accesses an `nn.LSTM`, not even its weights, which
-        the operator `encode` takes. The encoder runs eagerly between two graphs, as in training."""
+        """None for `torch.compile`: Dynamo does not trace code that accesses an `nn.LSTM`.
+
+        That includes access to its weights, which the operator `encode` takes. The encoder runs eagerly between two
+        graphs, as in training.
+        """
         return ""
 
     def extra_repr(self) -> str:

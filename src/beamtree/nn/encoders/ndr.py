@@ -45,7 +45,15 @@ from beamtree.utils.checks import check_integer, check_rate
 
 
 class NDR(Encoder):
-    """A Transformer that applies one layer repeatedly, with gates that control what it changes."""
+    """A Transformer that applies one layer repeatedly, with gates that control what it changes.
+
+    Registered as `ndr`. There are no beams.
+
+    Examples:
+        >>> encoder = beamtree.NDR(dim=8, heads=2, feed_forward=16, layers=3, layers_at_test=3)
+        >>> encoder(torch.randn(2, 5, 8), lengths=[5, 3])
+        Encoding(state=(2, 8) of torch.float32, beams=None)
+    """
 
     paper = "Csordás et al. 2022"
     cost = Cost("–", "layers", "layers·N·D")
@@ -82,15 +90,18 @@ class NDR(Encoder):
         *,
         gate_dropout: float = 0.05,
     ) -> None:
-        """
-        dim: width D of inputs and encodings.
-        heads: number of attention heads, each of width D / heads.
-        feed_forward: output width of W1.
-        dropout: dropout rate of the inputs, the keys, the output of the attention, and the inputs of W2 and G2.
-        layers: number of times the layer is applied during training.
-        layers_at_test: number of times it is applied at inference; inputs deeper than those of training may need more.
-        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
-        gate_dropout: probability that a position keeps its state in a layer during training.
+        """Create the encoder.
+
+        Args:
+            dim: width D of inputs and encodings.
+            heads: number of attention heads, each of width D / heads.
+            feed_forward: output width of W1.
+            dropout: dropout rate of the inputs, the keys, the output of the attention, and the inputs of W2 and G2.
+            layers: number of times the layer is applied during training.
+            layers_at_test: number of times it is applied at inference; inputs deeper than those of training may need
+                more.
+            check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
+            gate_dropout: probability that a position keeps its state in a layer during training.
         """
         super().__init__(dim, check_nan)
         check_integer("heads", heads, at_least=1)
@@ -144,8 +155,10 @@ class NDR(Encoder):
         return LayerDropout(self.dropout, self.gate_dropout, self.dim, self.feed_forward, device, generator)
 
     def _weights(self, scale: float) -> LayerWeights | None:
-        """The current weights of the modules, multiplied by the scale of dropout; None if one of the modules is not the
-        plain one that `__init__` created."""
+        """The current weights of the modules, multiplied by the scale of dropout.
+
+        None if one of the modules is not the plain one that `__init__` created.
+        """
         attention = self.attention
         if not is_plain(attention, GeometricAttention):
             return None
@@ -181,8 +194,10 @@ class NDR(Encoder):
         masks: LayerMasks,
         scale: float,
     ) -> Float[Tensor, "B n D"]:
-        """The same function as `beamtree.nn.engine.ndr.layer`, computed by the modules, of any kind. Autograd keeps
-        what they save."""
+        """The same function as `beamtree.nn.engine.ndr.layer`, computed by the modules, of any kind.
+
+        Autograd keeps what they save.
+        """
         found = self.attention(x, present, distances, masks.keys, scale)
         y = self.attention_norm(x + _drop(found, masks.attention, scale))
         u = self.update_norm(self.update(_drop(self.update_inner(y).relu(), masks.update, scale)))
@@ -261,8 +276,10 @@ class GeometricAttention(nn.Module):
         direction_bias: Float[Tensor, "S"],
         key_scale: float,
     ) -> tuple[Float[Tensor, "P D"], Float[Tensor, "P"]]:
-        """One matrix and bias that compute `project` in a single product, with keys multiplied by `key_scale`. The rows
-        are queries, keys, values, back and front, each grouped by head."""
+        """One matrix and bias that compute `project` in a single product, with keys multiplied by `key_scale`.
+
+        The rows are queries, keys, values, back and front, each grouped by head.
+        """
         keys, values = key_value.unflatten(0, (self.heads, 2, -1)).unbind(1)  # each (H, d, D)
         sides = (self.direction_scale * direction).unflatten(0, (self.heads, 2)).transpose(0, 1)  # (2, H, D)
         sides_bias = (self.direction_scale * direction_bias + self.bias).unflatten(0, (self.heads, 2)).mT  # (2, H)

@@ -37,7 +37,15 @@ from beamtree.utils.checks import check_integer, check_rate
 
 
 class OrderedMemory(Encoder):
-    """A stack of slots that reads from left to right; higher slots hold larger constituents."""
+    """A stack of slots that reads from left to right; higher slots hold larger constituents.
+
+    Registered as `ordered-memory`. There is one beam: the tree that the most probable slots imply.
+
+    Examples:
+        >>> encoder = beamtree.OrderedMemory(dim=8, slots=4)
+        >>> encoder(torch.randn(2, 5, 8), lengths=[5, 3]).state.shape
+        torch.Size([2, 8])
+    """
 
     paper = "Shen et al. 2019"
     cost = Cost("≤ slots·N", "≤ slots·N", "slots·N·D")
@@ -65,13 +73,15 @@ class OrderedMemory(Encoder):
         engine: str = "auto",
         check_nan: bool = False,
     ) -> None:
-        """
-        dim: width D of inputs and encodings.
-        slots: number of slots of the memory, the maximal height of a tree.
-        dropout: dropout rate inside the cell, on the children and on the activation.
-        memory_dropout: dropout rate in the computation of p, on leaves, candidates and activations.
-        engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
-        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
+        """Create the encoder.
+
+        Args:
+            dim: width D of inputs and encodings.
+            slots: number of slots of the memory, the maximal height of a tree.
+            dropout: dropout rate inside the cell, on the children and on the activation.
+            memory_dropout: dropout rate in the computation of p, on leaves, candidates and activations.
+            engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
+            check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
         """
         super().__init__(dim, check_nan)
         check_integer("slots", slots, at_least=1)

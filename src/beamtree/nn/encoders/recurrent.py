@@ -1,5 +1,6 @@
-"""RecurrentGRC (baseline of Ray Chowdhury & Caragea, *Beam Tree Recursive Cells*, ICML 2023): the Gated Recursive Cell
-as a recurrent network.
+"""RecurrentGRC: the Gated Recursive Cell as a recurrent network.
+
+A baseline of Ray Chowdhury & Caragea, *Beam Tree Recursive Cells*, ICML 2023.
 
 With leaves r_t = LN(x_t W + b) and a learned h_0, initialised to zero,
 
@@ -26,7 +27,15 @@ from beamtree.utils.checks import check_flag, check_rate
 
 
 class Recurrent(Encoder):
-    """The Gated Recursive Cell as a recurrent network: `recurrent-grc`."""
+    """The Gated Recursive Cell as a recurrent network: `recurrent-grc`.
+
+    There are no beams.
+
+    Examples:
+        >>> encoder = beamtree.Recurrent(dim=8, bidirectional=True)
+        >>> encoder(torch.randn(2, 5, 8), lengths=[5, 3])
+        Encoding(state=(2, 8) of torch.float32, beams=None)
+    """
 
     paper = "Ray Chowdhury & Caragea 2023"
     cost = Cost("N", "N", "N·D")
@@ -56,13 +65,15 @@ class Recurrent(Encoder):
         *,
         cell: str | nn.Module = "grc",
     ) -> None:
-        """
-        dim: width D of inputs and encodings.
-        dropout: dropout rate inside the cell.
-        bidirectional: whether a second cell reads the leaves from the last to the first.
-        engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
-        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
-        cell: the cell R: "grc", "lstm", or your own module, which maps two states to one.
+        """Create the encoder.
+
+        Args:
+            dim: width D of inputs and encodings.
+            dropout: dropout rate inside the cell.
+            bidirectional: whether a second cell reads the leaves from the last to the first.
+            engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
+            check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
+            cell: the cell R: "grc", "lstm", or your own module, which maps two states to one.
         """
         super().__init__(dim, check_nan)
         check_rate("dropout", dropout)

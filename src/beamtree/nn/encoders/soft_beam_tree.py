@@ -20,7 +20,12 @@ from beamtree.nn.topk.transport import Scaling, check_options
 class SoftBeamTree(BeamTree):
     """A beam search whose beams are all mixtures, by optimal transport.
 
-    The reported tree of a beam follows the merges of largest weight in its mixtures.
+    Registered as `bt-grc-soft`. The reported tree of a beam follows the merges of largest weight in its mixtures.
+
+    Examples:
+        >>> encoder = beamtree.SoftBeamTree(dim=8, beam_size=3)
+        >>> encoder(torch.randn(2, 5, 8), lengths=[5, 3]).state.shape
+        torch.Size([2, 8])
     """
 
     paper = "Ray Chowdhury & Caragea 2023"
@@ -40,19 +45,22 @@ class SoftBeamTree(BeamTree):
         mix: Mix = "paper",
         engine: str = "auto",
     ) -> None:
-        """
-        dim: width D of inputs and encodings.
-        beam_size: K, the number of beams.
-        dropout: dropout rate inside the cell; each node keeps its mask (see `beamtree.nn.engine.dropout`).
-        stochastic: whether to add Gumbel noise to each beam's selection of candidates during training.
-        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
-        epsilon, iterations: options of the transport; see `beamtree.nn.topk.transport.soft_topk`.
-        scaling: "sample" scales each sample's scores to the range of the anchors; "official" follows the published
-            code, whose mixtures are nearly uniform and depend on the batch and its padding.
-        mix: "paper" averages the updated sequences; "official" follows the published code, which averages parents,
-            states and choices separately.
-        engine: "torch", on any device; "triton", in CUDA graphs, which needs the package triton and scaling "sample";
-            or "auto", the faster engine available.
+        """Create the encoder.
+
+        Args:
+            dim: width D of inputs and encodings.
+            beam_size: K, the number of beams.
+            dropout: dropout rate inside the cell; each node keeps its mask (see `beamtree.nn.engine.dropout`).
+            stochastic: whether to add Gumbel noise to each beam's selection of candidates during training.
+            check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
+            epsilon: weight of the entropy in the transport; smaller values are closer to the plain top-k.
+            iterations: number of Sinkhorn iterations; see `beamtree.nn.topk.transport.soft_topk`.
+            scaling: "sample" scales each sample's scores to the range of the anchors; "official" follows the published
+                code, whose mixtures are nearly uniform and depend on the batch and its padding.
+            mix: "paper" averages the updated sequences; "official" follows the published code, which averages parents,
+                states and choices separately.
+            engine: "torch", on any device; "triton", in CUDA graphs, which needs the package triton and scaling
+                "sample"; or "auto", the faster engine available.
         """
         super().__init__(dim, beam_size, dropout, stochastic, check_nan=check_nan, cell="grc", mix=mix)
         check_options(epsilon, iterations, scaling)

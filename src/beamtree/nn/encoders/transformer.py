@@ -1,5 +1,6 @@
-"""Transformer (Vaswani et al., *Attention Is All You Need*, NeurIPS 2017): PyTorch's `nn.TransformerEncoder`, as a
-baseline without trees.
+"""Transformer (Vaswani et al., *Attention Is All You Need*, NeurIPS 2017).
+
+PyTorch's `nn.TransformerEncoder`, as a baseline without trees.
 
 The inputs get sinusoidal positions, which exist for any length:
 
@@ -34,7 +35,15 @@ _lending = threading.RLock()  # there is one default generator per device, for a
 
 
 class Transformer(Encoder):
-    """PyTorch's Transformer encoder with sinusoidal positions: `transformer`."""
+    """PyTorch's Transformer encoder with sinusoidal positions: `transformer`.
+
+    There are no beams.
+
+    Examples:
+        >>> encoder = beamtree.Transformer(dim=8, heads=2)
+        >>> encoder(torch.randn(2, 5, 8), lengths=[5, 3])
+        Encoding(state=(2, 8) of torch.float32, beams=None)
+    """
 
     paper = "Vaswani et al. 2017"
     # Attention kernels that save no weights need only layers·N·D; on a CPU there is none with dropout.
@@ -50,14 +59,16 @@ class Transformer(Encoder):
         pooling: str = "mean",
         check_nan: bool = False,
     ) -> None:
-        """
-        dim: width D of inputs and encodings.
-        layers: number of layers, each with its own weights.
-        heads: number of attention heads, each of width D / heads.
-        feed_forward: output width of W1; 4·D if None.
-        dropout: dropout rate of the attention weights, the output of the attention, and the input and output of W2.
-        pooling: "mean" or "max" over all positions, or "first" for the state of the first position.
-        check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
+        """Create the encoder.
+
+        Args:
+            dim: width D of inputs and encodings.
+            layers: number of layers, each with its own weights.
+            heads: number of attention heads, each of width D / heads.
+            feed_forward: output width of W1; 4·D if None.
+            dropout: dropout rate of the attention weights, the output of the attention, and the input and output of W2.
+            pooling: "mean" or "max" over all positions, or "first" for the state of the first position.
+            check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
         """
         super().__init__(dim, check_nan)
         check_integer("layers", layers, at_least=1)
@@ -96,8 +107,10 @@ class Transformer(Encoder):
 
 @contextmanager
 def default_generator(generator: torch.Generator | None, device: torch.device) -> Iterator[None]:
-    """A context in which PyTorch's default generator of the device draws what `generator` would draw, for modules that
-    accept no generator. Afterwards `generator` has advanced and the default generator has not. None changes nothing.
+    """A context in which PyTorch's default generator of the device draws what `generator` would draw.
+
+    It is for modules that accept no generator. Afterwards `generator` has advanced and the default generator has not.
+    None changes nothing.
     """
     if generator is None:
         yield

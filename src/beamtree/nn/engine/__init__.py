@@ -57,6 +57,12 @@ def encode(request: Request, engine: str = "auto") -> Chart:
 
 
 def release_memory() -> None:
-    """Free the GPU buffers that engines cache for later passes. Passes in progress keep theirs."""
+    """Free the GPU buffers that engines cache for later passes.
+
+    Passes in progress keep theirs.
+
+    Examples:
+        >>> beamtree.release_memory()
+    """
     if (gpu := sys.modules.get("beamtree.nn.engine.gpu.cache")) is not None:  # otherwise there are none
         gpu.CACHE.clear()

@@ -29,7 +29,7 @@ EPSILON = 1e-8  # from the published code; avoids division by a norm of 0
 
 @dataclass(frozen=True)
 class SplitMixer(Composite):
-    """Computes the state of a span from the two parts of each of its splits:
+    """Computes the state of a span from the two parts of each of its splits.
 
     c_j = R(left_j, right_j),   ĉ_j = c_j / (‖c_j‖ + ε),   α = softmax_j(score(ĉ_j)),   h = Σ_j α_j ĉ_j
     """
@@ -59,8 +59,11 @@ class SplitMixer(Composite):
         left: Float[Tensor, "spans splits D"],
         there: Float[Tensor, "spans splits 1"],
     ) -> tuple[Float[Tensor, "spans S"], Float[Tensor, "spans splits"]]:
-        """The mixture of the published code. A right part counts as padding to the degree that it does not exist, and ε
-        in the sum of the weights makes every span exist slightly less than its parts."""
+        """The mixture of the published code.
+
+        A right part counts as padding to the degree that it does not exist, and ε in the sum of the weights makes every
+        span exist slightly less than its parts.
+        """
         parents = there * parents + (1 - there) * left
         weights = self._weigh(parents) * there.squeeze(-1)
         weights = weights / (weights + EPSILON).sum(-1, keepdim=True)
@@ -71,8 +74,10 @@ class SplitMixer(Composite):
 
 
 class Spans:
-    """All spans of a batch, and the row of each in the store: first B·N leaves, then spans of two words, of three, and
-    so on. Spans that contain padding have no row."""
+    """All spans of a batch, and the row of each in the store.
+
+    First there are B·N leaves, then spans of two words, of three, and so on. Spans that contain padding have no row.
+    """
 
     def __init__(self, lengths: Int[Tensor, "B"], width: int) -> None:
         B, device = len(lengths), lengths.device

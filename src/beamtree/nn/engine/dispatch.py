@@ -23,7 +23,17 @@ ENGINES = ("reference", "torch", "triton")
 
 
 class EngineError(ValueError):
-    """An engine cannot run a request; `reason` says why."""
+    """An engine cannot run a request.
+
+    Args:
+        engine: name of the engine.
+        reason: why it cannot.
+        instead: name of an engine that can.
+
+    Examples:
+        >>> print(beamtree.EngineError("triton", "the inputs are on the CPU"))
+        engine 'triton' cannot do this: the inputs are on the CPU; engine 'auto' can
+    """
 
     def __init__(self, engine: str, reason: str, instead: str = AUTO) -> None:
         super().__init__(f"engine {engine!r} cannot do this: {reason}; engine {instead!r} can")
@@ -64,8 +74,10 @@ class Engine(Generic[R]):
 
 
 def select(engines: Sequence[Engine[R]], request: R, name: str = AUTO) -> Engine[R]:
-    """The engine of this name. "auto" is the first of the list that can run the request; "triton" only on a CUDA
-    device."""
+    """The engine of this name.
+
+    "auto" is the first of the list that can run the request; "triton" only on a CUDA device.
+    """
     if name == AUTO:
         possible = (engine for engine in engines if engine.name != "triton" or request.leaves.is_cuda)
         return next(engine for engine in possible if engine.why_not(request) is None)

@@ -29,10 +29,14 @@ class NodeDropout:
         generator: torch.Generator | None = None,
         offsets: Int[Tensor, "words"] | None = None,
     ) -> None:
-        """
-        like: a tensor with the dtype and device of the masks.
-        generator: draws the seed of this pass.
-        offsets: those of an earlier pass, to reproduce its masks; nothing is drawn then.
+        """Prepare the masks of one forward pass.
+
+        Args:
+            rate: probability that an element is dropped.
+            width: width of the mask of a node.
+            like: a tensor with the dtype and device of the masks.
+            generator: draws the seed of this pass.
+            offsets: those of an earlier pass, to reproduce its masks; nothing is drawn then.
         """
         self.rate, self.dtype, self.scale = rate, like.dtype, 1 / (1 - rate)
         self.threshold = round(rate * 2**16) - 2**15
@@ -85,8 +89,10 @@ def _factors(device: torch.device) -> Int[Tensor, "4"]:
 
 
 def mix(x: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-    """A hash of 32-bit integers: every input bit flips every output bit about half the time. Products wrap around;
-    a right shift fills with copies of the sign, which the bit masks clear."""
+    """A hash of 32-bit integers: every input bit flips every output bit about half the time.
+
+    Products wrap around; a right shift fills with copies of the sign, which the bit masks clear.
+    """
     for shift, factor in ROUNDS:
         x = (x >> shift).bitwise_and_((1 << 32 - shift) - 1).bitwise_xor_(x)
         if factor != 1:

@@ -21,8 +21,10 @@ def span_hash(start: Int[Tensor, "*nodes"], end: Int[Tensor, "*nodes"]) -> Int[T
 
 
 def resolve(scores: Float[Tensor, "B m"], forests: Int[Tensor, "B m"], duplicates: Duplicates) -> Float[Tensor, "B m"]:
-    """Scores of m continuations with duplicate forests resolved. "drop": the best copy stays, the others get −inf.
-    "merge": it also takes over their probability, so that a score is the log-probability of all action orders found.
+    """Scores of m continuations with duplicate forests resolved.
+
+    "drop": the best copy stays, the others get −inf. "merge": it also takes over their probability, so that a score is
+    the log-probability of all action orders found.
     """
     if duplicates == "keep":
         return scores

@@ -59,8 +59,10 @@ class Forest(NamedTuple):
                 yield slice(first, min(first + AT_ONCE, high))
 
     def downwards(self, size: int) -> Iterator[tuple[slice, list[slice]]]:
-        """Batches of about `size` rows to recompose, each with the groups it contains, in the order of the gradient:
-        first the nodes without parents, in any order, then the others from the highest down."""
+        """Batches of about `size` rows to recompose, each with the groups it contains, in the order of the gradient.
+
+        First the nodes without parents, in any order, then the others from the highest down.
+        """
         bounds = self.levels
         for first in range(bounds[0], bounds[1], size):
             rows = slice(first, min(first + size, bounds[1]))

@@ -75,8 +75,10 @@ def normed_linear_of(layer: nn.Module) -> Layer:
 
 
 class Composite:
-    """Base class of frozen dataclasses whose fields are functions of tensors: one function of all their weights. Fields
-    that have `bind` are such functions; if a field is a module, the composite is not functional."""
+    """Base class of frozen dataclasses whose fields are functions of tensors: one function of all their weights.
+
+    Fields that have `bind` are such functions; if a field is a module, the composite is not functional.
+    """
 
     def _parts(self) -> Iterator[tuple[str, Any]]:
         for field in fields(self):  # type: ignore[arg-type]

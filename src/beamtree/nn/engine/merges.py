@@ -84,10 +84,10 @@ def from_actions(actions: Int[Tensor, "B M"], lengths: Int[Tensor, "B"]) -> Merg
 
 
 def from_times(times: Int[Tensor, "B M"] | Float[Tensor, "B M"], lengths: Int[Tensor, "B"]) -> Merges:
-    """Merges from the times at which neighbours are joined: times[:, i] is that of the leaves i and i+1, or of the
-    constituents that contain them. Among equal times the leftmost is first.
+    """Merges from the times at which neighbours are joined.
 
-    The constituent made at a time extends to the nearest later times on either side.
+    times[:, i] is that of the leaves i and i+1, or of the constituents that contain them. Among equal times the
+    leftmost is first. The constituent made at a time extends to the nearest later times on either side.
     """
     M = times.shape[1]
     places = torch.arange(M)

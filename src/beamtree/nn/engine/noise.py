@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
 
 class Noise:
-    """Gumbel noise for the selection: on the candidates of each beam, and on the continuations of all beams, unless
-    OneSoft is the second operator. Without noise both are None.
+    """Gumbel noise for the selection of candidates and of continuations.
+
+    It is on the candidates of each beam, and on the continuations of all beams, unless OneSoft is the second operator.
+    Without noise both are None.
 
     All engines draw it here and for the full width, so that they use the same noise for the same seed. It is drawn for
     many steps at once, which saves most of the calls and costs little memory.

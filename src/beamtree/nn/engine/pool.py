@@ -115,8 +115,11 @@ class Tables(NamedTuple):
 
 
 def new_tables(request: Request, size: int) -> Tables:
-    """New tables, filled as a whole, since assigning single elements would synchronise with a GPU. The logit of nodes
-    that are not scored (leaves, soft states, the absent node) is −inf; missing children are the absent node."""
+    """New tables, filled as a whole, since assigning single elements would synchronise with a GPU.
+
+    The logit of nodes that are not scored (leaves, soft states, the absent node) is −inf; missing children are the
+    absent node.
+    """
     device, S = request.leaves.device, request.leaves.shape[2]
     states = torch.empty(size + 1, S, dtype=request.leaves.dtype, device=device)
     states[size].zero_()

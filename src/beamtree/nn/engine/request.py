@@ -99,8 +99,10 @@ class Request:
     def choose(
         self, scores: Float[Tensor, "*batch m"], k: int, noise: Float[Tensor, "*batch width"] | None
     ) -> Int[Tensor, "*batch k"]:
-        """Indices of the k entries to keep: by the user's operator, or the k best, with noise if it is given (which may
-        be wider than the scores)."""
+        """Indices of the k entries to keep: by the user's operator, or the k best.
+
+        If noise is given, it is added to the scores; it may be wider than they are.
+        """
         scores = scores.detach()
         if self.topk is not None:
             return self.topk(scores, k).indices

@@ -18,31 +18,88 @@ from torch import Tensor
 
 
 class TopK(NamedTuple):
-    """The k kept entries, best first."""
+    """The k kept entries, best first.
+
+    Attributes:
+        scores: their scores, (…, k).
+        indices: their indices among the m entries, (…, k).
+        payloads: their payloads, each (…, k, …).
+
+    Examples:
+        >>> beamtree.plain_topk(torch.tensor([0.1, 0.3, 0.2]), 2)
+        TopK(scores=tensor([0.3000, 0.2000]), indices=tensor([1, 2]), payloads=())
+    """
 
     scores: Float[Tensor, "*batch k"]
-    indices: Int[Tensor, "*batch k"]  # of the kept entries
-    payloads: tuple[Tensor, ...]  # each (…, k, …)
+    indices: Int[Tensor, "*batch k"]
+    payloads: tuple[Tensor, ...]
 
 
 class SoftTopK(NamedTuple):
-    """The k kept entries, best first, where the last is a mixture."""
+    """The k kept entries, best first, where the last is a mixture.
+
+    Attributes:
+        scores: their scores, (…, k).
+        indices: their indices, (…, k); for the mixture, that of its entry of largest weight.
+        payloads: their payloads, each (…, k, …).
+        weights: the weight of each entry in the mixture, (…, m); 0 for the k−1 entries kept unchanged.
+
+    Examples:
+        >>> beamtree.onesoft_topk(torch.tensor([1.0, 0.0, 0.0]), 2).weights
+        tensor([0.0000, 0.5000, 0.5000])
+    """
 
     scores: Float[Tensor, "*batch k"]
-    indices: Int[Tensor, "*batch k"]  # of the kept entries; for the mixture, its entry of largest weight
+    indices: Int[Tensor, "*batch k"]
     payloads: tuple[Tensor, ...]
-    weights: Float[Tensor, "*batch m"]  # of each entry in the mixture; 0 for the k−1 entries kept unchanged
+    weights: Float[Tensor, "*batch m"]
 
 
 @runtime_checkable
 class TopKOperator(Protocol):
-    """A top-k operator for beam search, such as `plain_topk`. Returns the k kept entries, best first."""
+    """The interface of a top-k operator for beam search, such as `plain_topk`.
 
-    def __call__(self, scores: Float[Tensor, "*batch m"], k: int) -> TopK: ...
+    Examples:
+        >>> def greedy_topk(scores, k):
+        ...     return beamtree.plain_topk(scores, k)
+        >>> beamtree.encoder("bt-grc", dim=8, topk=greedy_topk)(torch.randn(1, 4, 8)).state.shape
+        torch.Size([1, 8])
+    """
+
+    def __call__(self, scores: Float[Tensor, "*batch m"], k: int) -> TopK:
+        """Select k entries.
+
+        Args:
+            scores: scores of the m entries, (…, m); −inf marks an absent entry.
+            k: number of entries to keep.
+
+        Returns:
+            The k kept entries, best first.
+        """
 
 
 def plain_topk(scores: Float[Tensor, "*batch m"], k: int, *payloads: Tensor) -> TopK:
-    """The k largest scores. Ties are resolved in favour of the lower index, on every device."""
+    """Keep the k largest scores.
+
+    Ties are resolved in favour of the lower index, on every device.
+
+    Args:
+        scores: scores of the m entries, (…, m); −inf marks an absent entry.
+        k: number of entries to keep, from 1 to m.
+        *payloads: tensors (…, m, …), of which the kept entries are taken.
+
+    Returns:
+        The k kept entries, best first.
+
+    Raises:
+        ValueError: if scores, k or payloads do not fit.
+
+    Examples:
+        >>> scores, values = torch.tensor([0.1, 0.3, 0.2]), torch.arange(6.0).view(3, 2)
+        >>> beamtree.plain_topk(scores, 2, values).payloads[0]
+        tensor([[2., 3.],
+                [4., 5.]])
+    """
     check_scores(scores, k, payloads)
     return _take(scores, rank(scores.detach(), k), payloads)
 
@@ -50,19 +107,55 @@ def plain_topk(scores: Float[Tensor, "*batch m"], k: int, *payloads: Tensor) -> 
 def stochastic_topk(
     scores: Float[Tensor, "*batch m"], k: int, *payloads: Tensor, generator: torch.Generator | None = None
 ) -> TopK:
-    """k entries sampled without replacement from softmax(scores), by Gumbel top-k (Kool et al. 2019). The returned
-    scores are unperturbed, in the order of the perturbed scores."""
+    """Sample k entries without replacement from softmax(scores), by Gumbel top-k (Kool et al. 2019).
+
+    Args:
+        scores: scores of the m entries, (…, m); −inf marks an absent entry.
+        k: number of entries to keep, from 1 to m.
+        *payloads: tensors (…, m, …), of which the kept entries are taken.
+        generator: source of the noise; by default PyTorch's global generator.
+
+    Returns:
+        The k kept entries in the order of their perturbed scores. The returned scores are unperturbed.
+
+    Raises:
+        ValueError: if scores, k or payloads do not fit.
+
+    Examples:
+        >>> best = beamtree.stochastic_topk(torch.zeros(8), 3)
+        >>> best.indices.unique().shape  # without replacement
+        torch.Size([3])
+    """
     check_scores(scores, k, payloads)
     noise = gumbel(scores.shape, scores, generator)
     return _take(scores, (scores.detach() + noise).topk(k).indices, payloads)
 
 
 def onesoft_topk(scores: Float[Tensor, "*batch m"], k: int, *payloads: Tensor, hard: bool = False) -> SoftTopK:
-    """OneSoft: keep the k−1 best entries unchanged, and replace all others by one entry, their average weighted by
-    softmax(scores), for both payloads and scores. Every entry thus receives a gradient. Payloads must be finite, even
-    those of absent entries.
+    """Keep the k−1 best entries unchanged, and replace all others by their average (OneSoft).
 
-    If `hard`, for inference, this is the plain top-k.
+    The average is weighted by softmax(scores), for both payloads and scores. Every entry thus receives a gradient.
+
+    Args:
+        scores: scores of the m entries, (…, m); −inf marks an absent entry.
+        k: number of entries to keep, with the average, from 1 to m.
+        *payloads: tensors (…, m, …) of floats, which must be finite, even those of absent entries.
+        hard: whether to keep the k best entries instead, as `plain_topk` does; for inference.
+
+    Returns:
+        The k kept entries, best first, of which the last is the average, and its weights.
+
+    Raises:
+        ValueError: if scores, k or payloads do not fit.
+
+    Examples:
+        >>> scores = torch.tensor([2.0, 1.0, 1.0], requires_grad=True)
+        >>> best = beamtree.onesoft_topk(scores, 2, torch.tensor([[1.0], [2.0], [4.0]]))
+        >>> best.payloads[0].squeeze(1)
+        tensor([1., 3.], grad_fn=<SqueezeBackward1>)
+        >>> best.payloads[0].sum().backward()
+        >>> scores.grad  # also of the entry that the plain top-k would drop
+        tensor([ 0.0000, -0.5000,  0.5000])
     """
     check_scores(scores, k, payloads)
     for number, payload in enumerate(payloads):

@@ -34,12 +34,24 @@ LEAST_EPSILON = 0.005
 
 
 class TransportTopK(NamedTuple):
-    """The k soft entries, best first."""
+    """The k soft entries, best first.
+
+    Attributes:
+        scores: their scores, (…, k).
+        indices: the entry of largest weight in each, (…, k).
+        payloads: their payloads, each (…, k, …).
+        weights: the weights of all entries in each, (…, m, k): columns sum to 1, or to 0 if no entry is left.
+
+    Examples:
+        >>> from beamtree.nn.topk.transport import soft_topk
+        >>> soft_topk(torch.randn(8), 3).weights.shape
+        torch.Size([8, 3])
+    """
 
     scores: Float[Tensor, "*batch k"]
-    indices: Int[Tensor, "*batch k"]  # the entry of largest weight in each
-    payloads: tuple[Tensor, ...]  # each (…, k, …)
-    weights: Float[Tensor, "*batch m k"]  # of all entries in each: columns sum to 1, or to 0 if none is left
+    indices: Int[Tensor, "*batch k"]
+    payloads: tuple[Tensor, ...]
+    weights: Float[Tensor, "*batch m k"]
 
 
 def soft_topk(
@@ -50,16 +62,35 @@ def soft_topk(
     iterations: int = 200,
     scaling: Scaling = "sample",
 ) -> TransportTopK:
-    """The k best as mixtures of all entries, for both payloads and scores. If at most k entries are present, each is
-    kept unchanged. Payloads must be finite, even those of absent entries.
+    """Compute the k best as mixtures of all entries, for both payloads and scores.
 
-    epsilon: weight of the entropy; smaller values are closer to the plain top-k.
-    iterations: number of Sinkhorn iterations. The gradient is exact only if they have converged: 200 are sufficient for
-        k ≥ 3 with ε = 0.1, while k = 2 and other hard cases need 1000.
-    scaling: how scores are mapped to the anchors. "sample" maps each row's lowest score to 0 and its highest to k.
-        "official" follows the published code of *Beam Tree Recursive Cells*: scores are not scaled, costs are divided
-        by the largest cost of the batch, and absent entries take part, with a score as far below the lowest of the
-        batch as the highest is above it. A row's result then depends on the other rows.
+    If at most k entries are present, each is kept unchanged.
+
+    Args:
+        scores: scores of the m entries, (…, m); −inf marks an absent entry.
+        k: number of mixtures, from 1 to m.
+        *payloads: tensors (…, m, …) of floats, which must be finite, even those of absent entries.
+        epsilon: weight of the entropy; smaller values are closer to the plain top-k.
+        iterations: number of Sinkhorn iterations. The gradient is exact only if they have converged: 200 are sufficient
+            for k ≥ 3 with ε = 0.1, while k = 2 and other hard cases need 1000.
+        scaling: how scores are mapped to the anchors. "sample" maps each row's lowest score to 0 and its highest to k.
+            "official" follows the published code of *Beam Tree Recursive Cells*: scores are not scaled, costs are
+            divided by the largest cost of the batch, and absent entries take part, with a score as far below the lowest
+            of the batch as the highest is above it. A row's result then depends on the other rows.
+
+    Returns:
+        The k mixtures, best first, and their weights.
+
+    Raises:
+        ValueError: if scores, k, payloads or options do not fit.
+
+    Examples:
+        >>> from beamtree.nn.topk.transport import soft_topk
+        >>> scores = torch.randn(8, requires_grad=True)
+        >>> best = soft_topk(scores, 3, torch.randn(8, 4))
+        >>> best.scores.shape, best.payloads[0].shape
+        (torch.Size([3]), torch.Size([3, 4]))
+        >>> best.scores.sum().backward()  # every score receives a gradient
     """
     check_scores(scores, k, payloads)
     check_options(epsilon, iterations, scaling)
@@ -113,8 +144,10 @@ def transport(
     epsilon: float,
     iterations: int,
 ) -> Float[Tensor, "*batch m n"]:
-    """The entropic plan of minimal cost, for costs between 0 and 1. Rows sum to 1, or to 0 if they are not present;
-    columns sum to `columns`, whose total is the number of present rows."""
+    """The entropic plan of minimal cost, for costs between 0 and 1.
+
+    Rows sum to 1, or to 0 if they are not present; columns sum to `columns`, whose total is the number of present rows.
+    """
     return Transport.apply(cost, present, columns, epsilon, iterations)
 
 
@@ -145,8 +178,9 @@ class Transport(torch.autograd.Function):
     def backward(
         ctx: Any, inputs: Sequence[Tensor], others: Sequence[Any], plan_gradient: Float[Tensor, "*batch m n"]
     ) -> tuple[Tensor | None, ...]:
-        """The plan is exp(f_i + g_j − C_ij / ε). When C changes, f and g change such that the sums of rows and columns
-        are preserved:
+        """The plan is exp(f_i + g_j − C_ij / ε).
+
+        When C changes, f and g change such that the sums of rows and columns are preserved:
 
             df_i + Σ_j Γ_ij dg_j = Σ_j Γ_ij dC_ij / ε      Σ_i Γ_ij df_i + ν_j dg_j = Σ_i Γ_ij dC_ij / ε
 

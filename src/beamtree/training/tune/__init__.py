@@ -62,17 +62,35 @@ def tune(
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
 ) -> StudySummary:
-    """Work on a study until it has a number of trials, and return all of them.
+    """Search settings with Optuna: work on a study until it has a number of trials.
 
-    settings: of all trials, apart from the parameters. The seed is also that of the search.
-    params: the settings to be searched, by their keys.
-    folder: of the study; the runs of the trials are folders in it. If it holds a study, that study is continued.
-    trials: number of trials, with those that are pruned or fail.
-    metric: "accuracy" to be maximized, or "loss" to be minimized, on dev; by default that of `training.select`.
-    pruner: "median" ends a trial that is worse after an epoch than the median of the others; "none" ends none.
-    storage: URL of a database, as for Optuna, in which the study has the name of the folder. By default it is the file
-        `study.db` in the folder.
-    device, roots, loggers, callbacks: as for `train`.
+    Args:
+        settings: settings of all trials, apart from the parameters. The seed is also that of the search.
+        params: the settings to be searched, by their keys; see `parse_params`.
+        folder: the folder of the study, in which the runs of the trials are. If it holds a study, that study is
+            continued.
+        trials: number of trials, with those that are pruned or fail.
+        metric: "accuracy" to be maximized, or "loss" to be minimized, on dev; by default that of `training.select`.
+        pruner: "median" ends a trial that is worse after an epoch than the median of the others; "none" ends none.
+        storage: URL of a database, as for Optuna, in which the study has the name of the folder. By default it is the
+            file `study.db` in the folder.
+        device: as for `train`.
+        roots: as for `train`.
+        loggers: as for `train`.
+        callbacks: as for `train`.
+        progress: whether to print progress bars and a line for each trial.
+
+    Returns:
+        The study with all its trials.
+
+    Raises:
+        ValueError: if a parameter is invalid, if Optuna is not installed, or if the folder holds another study.
+
+    Examples:
+        >>> from beamtree.runs import recipes
+        >>> from beamtree.training.tune import parse_params, tune
+        >>> params = parse_params(["optimizer.lr=log:1e-4:1e-2"])
+        >>> study = tune(recipes.load("listops-tiny"), params, "runs/tune/lr", trials=10)  # doctest: +SKIP
     """
     check_integer("trials", trials, at_least=1)
     metric = settings.training.select if metric is None else metric

@@ -29,11 +29,23 @@ _FIXED = {
 
 @dataclass(frozen=True)
 class Range:
-    """All numbers from `low` to `high`."""
+    """All numbers from `low` to `high`.
+
+    Attributes:
+        low: the lowest value.
+        high: the highest value.
+        log: whether to sample the logarithm uniformly.
+        integer: whether to sample integers only.
+
+    Examples:
+        >>> from beamtree.training.tune import Range
+        >>> str(Range(1e-4, 1e-2, log=True))
+        'log:0.0001:0.01'
+    """
 
     low: float
     high: float
-    log: bool = False  # sample the logarithm uniformly
+    log: bool = False
     integer: bool = False
 
     @property
@@ -53,7 +65,16 @@ class Range:
 
 @dataclass(frozen=True)
 class Choices:
-    """A few values."""
+    """A few values.
+
+    Attributes:
+        values: the values.
+
+    Examples:
+        >>> from beamtree.training.tune import Choices
+        >>> str(Choices(("ranger", "adamw")))
+        'ranger,adamw'
+    """
 
     values: tuple[Any, ...]
 
@@ -73,9 +94,22 @@ Params = Mapping[str, Range | Choices]
 
 
 def parse_params(texts: Sequence[str]) -> dict[str, Range | Choices]:
-    """['optimizer.lr=log:1e-4:1e-2'] → {'optimizer.lr': Range(0.0001, 0.01, log=True)}
+    """Parse parameters as on the command line.
 
-    The forms are low:high, log:low:high and int:low:high for ranges, and a,b,c for choices, with values as in YAML.
+    Args:
+        texts: each `KEY=FORM`, where the form is low:high, log:low:high or int:low:high for a range, or a,b,c for
+            choices, with values as in YAML.
+
+    Returns:
+        Ranges and choices by key.
+
+    Raises:
+        ValueError: if a text has another form, or a key is given twice.
+
+    Examples:
+        >>> from beamtree.training.tune import parse_params
+        >>> parse_params(["optimizer.lr=log:1e-4:1e-2"])
+        {'optimizer.lr': Range(low=0.0001, high=0.01, log=True, integer=False)}
     """
     params: dict[str, Range | Choices] = {}
     for text in texts:

@@ -43,15 +43,25 @@ _UNOWNED_SECONDS = 60.0  # after which a trial without an owner is that of a kil
 
 @dataclass(frozen=True)
 class TrialSummary:
-    """A trial of a study. `value` is the metric on dev: of the model of a complete trial, or when it was pruned."""
+    """A trial of a study.
+
+    Attributes:
+        number: its number, from 0.
+        state: one of STATES.
+        value: the metric on dev: of the model of a complete trial, or when it was pruned.
+        params: the values of the parameters.
+        epochs: number of epochs.
+        folder: its run.
+        error: the message of a failed trial.
+    """
 
     number: int
-    state: str  # one of STATES
+    state: str
     value: float | None
     params: dict[str, Any]
     epochs: int
     folder: Path
-    error: str | None  # of a failed trial
+    error: str | None
 
     @property
     def name(self) -> str:
@@ -60,7 +70,13 @@ class TrialSummary:
 
 @dataclass(frozen=True)
 class StudySummary:
-    """A study and its trials: the complete ones, best first, then the pruned ones, then all others."""
+    """A study and its trials.
+
+    Attributes:
+        folder: the folder of the study.
+        metric: "accuracy" or "loss".
+        trials: the complete trials, best first, then the pruned ones, then all others.
+    """
 
     folder: Path
     metric: str
@@ -186,8 +202,10 @@ class Study:
 
     @contextlib.contextmanager
     def claim(self, trials: int) -> Iterator[Any]:
-        """A trial that only this process works on during the block: an interrupted one, or a new one. None if there
-        are enough."""
+        """A trial that only this process works on during the block: an interrupted one, or a new one.
+
+        None if there are enough.
+        """
         with contextlib.ExitStack() as stack:
             with locked(self._lock("study"), keep_file=True):
                 trial = self._claim_interrupted(stack) or self._claim_new(stack, trials)

@@ -79,8 +79,10 @@ class _SvgPainter:
         return " ".join(attributes)
 
     def dark_rules(self) -> Iterator[str]:
-        """Rules for readers with a dark colour scheme, for the styles used so far. They apply to drawings only, not to
-        the page around them."""
+        """Rules for readers with a dark colour scheme, for the styles used so far.
+
+        They apply to drawings only, not to the page around them.
+        """
         if self.theme is None:
             yield "<style>@media (prefers-color-scheme: dark) {"
             for key, style in self.used:

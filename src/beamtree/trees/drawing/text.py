@@ -148,7 +148,7 @@ def rich_beams(
         >>> from beamtree.trees.drawing import rich_beams
         >>> parses = beamtree.load("listops-bt-grc").parse("[MAX 2 9 ]")
         >>> rich_beams(parses, top=1).plain.splitlines()[0]
-        'tree 1, probability 1.000'
+        'tree 1, probability 0.839'
     """
     blocks = []
     for number, parse in enumerate(parses[:top], start=1):
@@ -201,8 +201,10 @@ class _TextPainter:
         self.constituents = layout.nodes[len(tree) :]
 
     def horizontal(self) -> list[Text]:
-        """A constituent is as many steps from the leaves as it is high. Before its fork there is room for the widest
-        label of its height."""
+        """A constituent is as many steps from the leaves as it is high.
+
+        Before its fork there is room for the widest label of its height.
+        """
         fork, turn, *_, dash, bar = self.characters
         height = self.layout.height
         room = [0] * (height + 1)
@@ -266,8 +268,10 @@ class _TextPainter:
 
 
 def _style(mark: Mark) -> str:
-    """Labels have the colours of the palette as background, so that they are legible on any terminal; the middle of a
-    scale, neutral, has none."""
+    """Labels have the colours of the palette as background, so that they are legible on any terminal.
+
+    The middle of a scale, neutral, has none.
+    """
     if mark.text:
         return "bold red" if mark.is_wrong else "bold default"
     if mark.style == "sentiment-3":

@@ -26,7 +26,20 @@ aten = torch.ops.aten  # for PyTorch's own derivatives of GELU, sigmoid and Laye
 
 
 class GRC(Cell):
-    """The Gated Recursive Cell: R(l, r) = LN(σ(z) ⊙ l + σ(h) ⊙ r + σ(c) ⊙ u)."""
+    """The Gated Recursive Cell: R(l, r) = LN(σ(z) ⊙ l + σ(h) ⊙ r + σ(c) ⊙ u).
+
+    A state is D wide.
+
+    Args:
+        dim: width D of inputs and encodings.
+        dropout: dropout rate of the activation g.
+
+    Examples:
+        >>> cell = beamtree.GRC(dim=8)
+        >>> left, right = torch.randn(5, 8), torch.randn(5, 8)
+        >>> cell(left, right).shape
+        torch.Size([5, 8])
+    """
 
     def __init__(self, dim: int, dropout: float = 0.0) -> None:
         super().__init__(dim, dropout)
@@ -102,7 +115,9 @@ class GRCFunction(CellFunction):
 
 
 class GRCAdjoint(Adjoint):
-    """With a = [l; r] W1 + b1, g = mask ⊙ GELU(a), [z; h; c; u] = g W2 + b2, p = σ(z) l + σ(h) r + σ(c) u and LN:
+    """The gradients of the cell.
+
+    With a = [l; r] W1 + b1, g = mask ⊙ GELU(a), [z; h; c; u] = g W2 + b2, p = σ(z) l + σ(h) r + σ(c) u and LN:
 
     dp = LN'(gradient)
     d[z; h; c; u] = dp ⊙ [σ'(z) l; σ'(h) r; σ'(c) u; σ(c)]

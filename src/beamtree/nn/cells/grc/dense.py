@@ -1,5 +1,7 @@
-"""The GRC of many pairs on a GPU as one differentiable function: three kernels in the forward pass, five launches and
-two products for the weights in the backward pass, instead of about forty operations of PyTorch.
+"""The GRC of many pairs on a GPU as one differentiable function.
+
+It takes three kernels in the forward pass, and five launches and two products for the weights in the backward pass,
+instead of about forty operations of PyTorch.
 
 For loops that compose all neighbours at each step, such as CRvNN's. For the precision of products see
 `beamtree.nn.engine.gpu.precision`: float32 by three TF32 products, TF32, or bfloat16.

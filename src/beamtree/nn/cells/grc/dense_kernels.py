@@ -1,4 +1,4 @@
-"""The Triton kernels of the GRC for children that are rows of two tensors, one row per node:
+"""The Triton kernels of the GRC for children that are rows of two tensors, one row per node.
 
     expand         a = [l; r] W1 + b1 and g = mask ⊙ GELU(a), in tiles
     finish         LN(σ(z) ⊙ l + σ(h) ⊙ r + σ(c) ⊙ u), a program for each row

@@ -124,7 +124,7 @@ class GRCChunk(Chunk):
 
 
 class FusedGRCAdjoint(GRCAdjoint):
-    """The adjoint with three kernels per level, where `GRCAdjoint` launches seventeen operations:
+    """The adjoint with three kernels per level, where `GRCAdjoint` launches seventeen operations.
 
         gate_gradient    a program for each node: through LayerNorm and the gates
         inner_gradient   d[z; h; c; u] W2ᵀ ⊙ mask ⊙ GELU'(a), in tiles

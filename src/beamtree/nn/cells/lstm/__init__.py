@@ -25,7 +25,20 @@ if TYPE_CHECKING:
 
 
 class TreeLSTM(Cell):
-    """The binary Tree-LSTM: c = σ(f_l + 1) ⊙ c_l + σ(f_r + 1) ⊙ c_r + σ(i) ⊙ tanh u, h = σ(o) ⊙ tanh c."""
+    """The binary Tree-LSTM: c = σ(f_l + 1) ⊙ c_l + σ(f_r + 1) ⊙ c_r + σ(i) ⊙ tanh u, h = σ(o) ⊙ tanh c.
+
+    A state [h; c] is 2D wide; its first half is the encoding.
+
+    Args:
+        dim: width D of inputs and encodings.
+        dropout: dropout rate of tanh u.
+
+    Examples:
+        >>> cell = beamtree.TreeLSTM(dim=8)
+        >>> left, right = torch.randn(5, 16), torch.randn(5, 16)
+        >>> cell(left, right).shape
+        torch.Size([5, 16])
+    """
 
     def __init__(self, dim: int, dropout: float = 0.0) -> None:
         super().__init__(dim, dropout)
@@ -98,7 +111,7 @@ class TreeLSTMFunction(CellFunction):
 
 
 class TreeLSTMAdjoint(Adjoint):
-    """With the cell's equations:
+    """The gradients of the cell, by its equations.
 
     dc' = dc + dh ⊙ σ(o) (1 − tanh² c)
     d[i; f_l; f_r; u] = dc' ⊙ [σ'(i) tanh u; σ'(f_l + 1) c_l; σ'(f_r + 1) c_r; σ(i) (1 − tanh² u)]

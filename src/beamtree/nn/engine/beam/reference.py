@@ -112,7 +112,7 @@ def log_probabilities(
 
 
 def normalise(request: Request, logits: Float[Tensor, "B K m"], step: int | Int[Tensor, ""]) -> Float[Tensor, "B K m"]:
-    """Log-softmax over the candidates that exist. (A finished sample keeps one, which is not used.)"""
+    """Log-softmax over the candidates that exist. A finished sample keeps one, which is not used."""
     left = (request.lengths - 1 - step).clamp(min=1).view(-1, 1, 1)  # (B, 1, 1)
     absent = torch.arange(logits.shape[2], device=logits.device) >= left
     return logits.masked_fill(absent, -torch.inf).log_softmax(-1)

@@ -59,8 +59,10 @@ def encode(request: Request) -> Chart:
 
 
 class FinalBeams(NamedTuple):
-    """The final beams of a search: their lineages, the candidates on each lineage, and the coefficients of the
-    candidates in the scores. The last two are None if no gradient is required, or if duplicates are merged."""
+    """The final beams of a search: lineages, candidates, and their coefficients in the scores.
+
+    The last two are None if no gradient is required, or if duplicates are merged.
+    """
 
     lineages: Lineages
     candidates: Int[Tensor, "B K C"] | None = None  # padded with the absent node
@@ -79,8 +81,10 @@ def look_back(trace: Trace, gradient: bool) -> FinalBeams:
 
 
 class ReplayPlan(NamedTuple):
-    """The nodes to replay, as a forest in which candidates that were not chosen have no parents. The logits belong to
-    all rows of the store, or to `pairs` if these are given."""
+    """The nodes to replay, as a forest in which candidates that were not chosen have no parents.
+
+    The logits belong to all rows of the store, or to `pairs` if these are given.
+    """
 
     forest: Forest
     states: Float[Tensor, "R S"]  # of the forest's nodes, from the search

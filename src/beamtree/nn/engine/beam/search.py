@@ -62,8 +62,11 @@ def search(request: Request) -> Trace:
 
 @torch.inference_mode()
 def run(pool: Pool) -> Trace:
-    """The search itself. Operations are an eighth faster in inference mode. Results saved for the backward pass must be
-    in the pool, which is allocated outside, or be copied."""
+    """The search itself.
+
+    Operations are an eighth faster in inference mode. Results saved for the backward pass must be in the pool, which is
+    allocated outside, or be copied.
+    """
     request, K = pool.request, pool.request.beam_size
     rows = first_rows(pool)  # (B, K, M+2)
     scores, forests = request.start_scores(), None

@@ -30,8 +30,10 @@ def _capturing_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 class Captured(Generic[T]):
-    """A sequence of launches. The first run launches it directly, which compiles the kernels; the second run captures
-    it, so that a sequence that runs only once costs no graph.
+    """A sequence of launches.
+
+    The first run launches it directly, which compiles the kernels; the second run captures it, so that a sequence that
+    runs only once costs no graph.
 
     It must read and write the same memory each time. Its result is in the memory of the graph and is overwritten by the
     next run.

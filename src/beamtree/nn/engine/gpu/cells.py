@@ -151,8 +151,10 @@ class Chunk(ABC):
 
     @abstractmethod
     def pull_back(self, nodes: ReplayedNodes, slot: int, expected: int) -> None:
-        """Propagate the gradient of one level to the children of its nodes. `slot` counts levels from the highest down;
-        `expected` is an estimate of the number of nodes."""
+        """Propagate the gradient of one level to the children of its nodes.
+
+        `slot` counts levels from the highest down; `expected` is an estimate of the number of nodes.
+        """
 
     @abstractmethod
     def add_weight_gradients(self, totals: Sequence[Tensor]) -> None:

@@ -1,5 +1,8 @@
-"""The fold of Ordered Memory on a GPU: three launches per slot in each of the forward and the backward pass, instead of
-the nine and seven of `beamtree.nn.engine.loops.fold.Fold`."""
+"""The fold of Ordered Memory on a GPU.
+
+It takes three launches per slot in each of the forward and the backward pass, instead of the nine and seven of
+`beamtree.nn.engine.loops.fold.Fold`.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -81,8 +81,11 @@ class ForestGradient:
         torch._foreach_zero_(self.totals)
 
     def pull_back(self, ends: list[int]) -> None:
-        """Propagate the gradient of all states to the leaves and the weights, in these buffers. `ends` are the first
-        entries of `source.ends`: the groups that have a gradient. The caller must hold the chunk's lock."""
+        """Propagate the gradient of all states to the leaves and the weights, in these buffers.
+
+        `ends` are the first entries of `source.ends`: the groups that have a gradient. The caller must hold the chunk's
+        lock.
+        """
         plans = list(chunks(ends, self.rows))
         # Copied without synchronising with the device.
         schedule = torch.tensor([plan[:3] for plan in plans], dtype=torch.int32).to(self.device, non_blocking=True)
@@ -105,8 +108,10 @@ class ForestGradient:
 
 
 class ReplayedForest:
-    """The gradient of a search whose scores are constant: that of the forest in its workspace. See
-    `beamtree.nn.engine.gpu.replay.Gradient`."""
+    """The gradient of a search whose scores are constant: that of the forest in its workspace.
+
+    See `beamtree.nn.engine.gpu.replay.Gradient`.
+    """
 
     def __init__(self, source: ForestSource, stream: int, precision: str, levels: Callable[[], list[int]]) -> None:
         """levels: returns where each group that has a gradient ends, for the current search of the workspace."""
@@ -160,8 +165,10 @@ class PaddedForest(ReplayedForest):
 
 
 def chunks(ends: Sequence[int], rows: int) -> Iterator[ChunkPlan]:
-    """Chunks of the first group, the nodes without parents; then of the others. `ends` are where each group ends,
-    preceded by where the first one begins."""
+    """Chunks of the first group, the nodes without parents; then of the others.
+
+    `ends` are where each group ends, preceded by where the first one begins.
+    """
     for low in range(0, ends[1], rows):
         yield ChunkPlan(low, min(low + rows, ends[1]), 1, 1)
     for high in range(ends[-1], ends[1], -rows):

@@ -23,8 +23,10 @@ AT_ONCE = 8192  # maximum nodes of a chunk, unless a single step has more: 8 KiB
 
 
 class GradientPart(NamedTuple):
-    """Nodes of a chunk, from `low` to `high` − 1. The candidates of the leaves are level 1, those of step t are level
-    t + 2."""
+    """Nodes of a chunk, from `low` to `high` − 1.
+
+    The candidates of the leaves are level 1, those of step t are level t + 2.
+    """
 
     low: int
     high: int

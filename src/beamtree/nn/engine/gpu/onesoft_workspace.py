@@ -148,8 +148,10 @@ class SoftWorkspace:
         return sum(tensor.nbytes for tensor in tables)
 
     def search(self, request: Request, noise: Noise) -> FusedSoftTrace:
-        """Same as `beamtree.nn.engine.onesoft.search.search`, for a padded request; the noise is that of the original
-        request."""
+        """Same as `beamtree.nn.engine.onesoft.search.search`, for a padded request.
+
+        The noise is that of the original request.
+        """
         pool = Pool(request, self.size.nodes, self.tables)
         torch._foreach_copy_([*self.cell.weights, *self.scorer.weights], list(request.weights))
         for buffer, weight in zip(self.laid_out, self.cell.weights, strict=True):

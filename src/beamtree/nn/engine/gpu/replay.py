@@ -61,8 +61,10 @@ class SearchWorkspace(Generic[S]):
 
 
 class LeasedReplay(torch.autograd.Function):
-    """(leaves, weights) → (states of the leaves and of these nodes, scores), with values from the leased workspace,
-    which has a copy of the weights."""
+    """(leaves, weights) → (states of the leaves and of these nodes, scores).
+
+    The values come from the leased workspace, which has a copy of the weights.
+    """
 
     @staticmethod
     def forward(

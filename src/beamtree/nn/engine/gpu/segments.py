@@ -41,8 +41,11 @@ class Segment(NamedTuple):
 
 @runtime_checkable
 class Loop(Protocol):
-    """A loop that can be captured: a function of tensors. Without its weights it is hashable, and equal for loops that
-    compute the same function of carry, inputs, masks and weights."""
+    """A loop that can be captured: a function of tensors.
+
+    Without its weights it is hashable, and equal for loops that compute the same function of carry, inputs, masks and
+    weights.
+    """
 
     @property
     def weights(self) -> tuple[Tensor, ...]: ...
@@ -57,8 +60,11 @@ class Loop(Protocol):
     def segment(
         self, carry: Carry, inputs: tuple[Tensor, ...], masks: Masks, made: Tensor | None
     ) -> tuple[Carry, Tensor, Tensor]:
-        """Run as many steps as the inputs have. `made` are their states if these are known and only a gradient is
-        needed. It must not synchronise with the device, draw random numbers, or branch on the values of tensors."""
+        """Run as many steps as the inputs have.
+
+        `made` are their states if these are known and only a gradient is needed. It must not synchronise with the
+        device, draw random numbers, or branch on the values of tensors.
+        """
 
     def step_bytes(self, carry: Carry) -> int:
         """Approximate size of the activations of a step."""
@@ -219,8 +225,10 @@ class CapturedSegments:
         gradient: Shaped[Tensor, "T *state"],
         d_carry: Sequence[Tensor],
     ) -> LoopGradients:
-        """The gradients of all inputs of a segment, given those of its states and of the carry after it. The result is
-        overwritten by the next run."""
+        """The gradients of all inputs of a segment, given those of its states and of the carry after it.
+
+        The result is overwritten by the next run.
+        """
         if self.made is None:
             shape = (self.T, *states.shape[1:])
             self.made = states.new_zeros(shape), states.new_zeros(shape)
@@ -261,8 +269,11 @@ def fill(buffers: Sequence[Tensor | None], values: Sequence[Tensor | None]) -> N
 
 @contextmanager
 def in_float32(device: torch.device) -> Iterator[None]:
-    """Disable autocast, whose cached copies of the weights would be captured; and leave inference mode, so that
-    training can use what inference allocated."""
+    """Disable autocast and leave inference mode.
+
+    Autocast's cached copies of the weights would be captured, and training must be able to use what inference
+    allocated.
+    """
     with torch.inference_mode(False), torch.no_grad(), torch.autocast(device.type, enabled=False):
         yield
 

@@ -53,8 +53,10 @@ def encode(request: ParserRequest) -> Chart:
 def compose(
     lease: Lease[SearchWorkspace[Any]], request: ParserRequest, survivors: SurvivingNodes
 ) -> Float[Tensor, "rows S"]:
-    """Same as `beamtree.nn.engine.shift_reduce.replay.compose_survivors`. The pass owns the workspace until its
-    gradient was computed. The scores are computed from the store, under autograd."""
+    """Same as `beamtree.nn.engine.shift_reduce.replay.compose_survivors`.
+
+    The pass owns the workspace until its gradient was computed. The scores are computed from the store, under autograd.
+    """
     lease.workspace.search.keep(survivors)
     scores = request.start_scores()  # constant, and not read
     store, _ = LeasedReplay.apply(lease, survivors.ids, scores, request.leaves, *request.cell.weights)

@@ -84,8 +84,10 @@ def _without_padding(chart: Chart, request: Request) -> Chart:
 
 
 def copy_out(memory: SampleWorkspace, pool: Pool, noise: Noise) -> tuple[SampleTrace, Kept]:
-    """Copy the results of a search into this pool, and return them with what `SampleGradient.undo` needs. Only the
-    requested steps have added nodes; the absent node follows them."""
+    """Copy the results of a search into this pool, and return them with what `SampleGradient.undo` needs.
+
+    Only the requested steps have added nodes; the absent node follows them.
+    """
     size, tables, choices = memory.size, memory.tables, pool.request.steps
     steps = rounded(noise.request.steps, workspace.SEGMENT)
     used = size.composed + 2 * size.beams * steps

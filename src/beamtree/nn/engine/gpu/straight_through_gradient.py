@@ -79,8 +79,11 @@ class SampleGradient:
         roots: Int[Tensor, "B K"],
         noise: Float[Tensor, "t B K m"] | None,
     ) -> SampleGradients:
-        """Same as `beamtree.nn.engine.straight_through.replay.undo`. The steps are padded to whole segments; padding
-        steps have no noise and change nothing. The results are in these buffers."""
+        """Same as `beamtree.nn.engine.straight_through.replay.undo`.
+
+        The steps are padded to whole segments; padding steps have no noise and change nothing. The results are in these
+        buffers.
+        """
         (B, K, M, S), beams, steps = above.shape, self.size.beams, workspace.SEGMENT
         self._take_weights(nodes)
         nodes.sides(self.sides)

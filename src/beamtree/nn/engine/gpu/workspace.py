@@ -88,8 +88,11 @@ class Size:
 
 
 class Survivors(NamedTuple):
-    """What the backward pass needs of a search: the nodes that have a gradient, and the coefficients of candidates in
-    the scores. All shapes depend on the size alone."""
+    """What the backward pass needs of a search.
+
+    These are the nodes that have a gradient, and the coefficients of candidates in the scores. All shapes depend on the
+    size alone.
+    """
 
     order: Int[Tensor, "P"]  # candidates that were not chosen, chosen nodes by height, nodes without gradient
     ends: Int[Tensor, "G"]  # where each group ends in `order`: leaves (0), candidates, each height, and the rest
@@ -314,8 +317,11 @@ class BeamWorkspace:
         return make_chart(self.pool, history.lineages.action, history.lineages.node, trace.scores, trace.roots)
 
     def _survivors_of(self, trace: Trace, history: FinalBeams) -> Survivors:
-        """Sorts the nodes, stably. The key of a leaf is 0, of a candidate that was not chosen 1, of a chosen node its
-        height plus 1, of all others N + 1. Candidates that were only scored have no state, and so no gradient of it."""
+        """Sorts the nodes, stably.
+
+        The key of a leaf is 0, of a candidate that was not chosen 1, of a chosen node its height plus 1, of all others
+        N + 1. Candidates that were only scored have no state, and so no gradient of it.
+        """
         assert history.candidates is not None
         assert history.coefficients is not None
         leaves, rest = self.size.B * self.size.N, self.size.N + 1

@@ -154,8 +154,11 @@ class ContinuousLoop(Composite):
 
 
 def one_by_one(request: ContinuousRequest, recompute: bool, by_autograd: bool = False) -> Positions:
-    """All iterations, one by one. If `recompute`, the backward pass recomputes their intermediate results; if
-    `by_autograd`, autograd computes all gradients."""
+    """All iterations, one by one.
+
+    If `recompute`, the backward pass recomputes their intermediate results; if `by_autograd`, autograd computes all
+    gradients.
+    """
     positions, loop, dropout, lengths = request.start, request.loop, request.dropout, request.lengths
     # Modules are not recomputed: their weights may have changed before the backward pass.
     again = recompute and torch.is_grad_enabled() and loop.is_functional
@@ -259,8 +262,11 @@ def neighbours(existence: Float[Tensor, "B S"], by_autograd: bool = False) -> Fl
 
 
 class Gains(torch.autograd.Function):
-    """Increase of clamp(C_j − start_i, 0, 1) from one j to the next. The backward pass repeats the comparisons, while
-    autograd would save the differences and copy a matrix for each slice."""
+    """Increase of clamp(C_j − start_i, 0, 1) from one j to the next.
+
+    The backward pass repeats the comparisons, while autograd would save the differences and copy a matrix for each
+    slice.
+    """
 
     @staticmethod
     def forward(ctx: Any, total: Float[Tensor, "B edges"], start: Float[Tensor, "B 2 S"]) -> Float[Tensor, "B 2 S S"]:

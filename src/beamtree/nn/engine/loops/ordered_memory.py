@@ -116,9 +116,12 @@ class MemoryLoop(Composite):
     def segment(
         self, carry: tuple[Tensor, ...], inputs: tuple[Tensor, ...], masks: Sequence[Tensor | None], made: Tensor | None
     ) -> tuple[Memory, Float[Tensor, "T slots B D"], Float[Tensor, "T slots B"]]:
-        """Read T leaves, as a loop for `beamtree.nn.engine.gpu.segments`: the memory after them, and the candidates and
-        p of each step. No slot is skipped, so that all steps are the same: in a closed slot p and the cell's share are
-        0, so its candidate is the leaf, and only the leaf receives its gradient."""
+        """Read T leaves, as a loop for `beamtree.nn.engine.gpu.segments`.
+
+        Returns the memory after them, and the candidates and p of each step. No slot is skipped, so that all steps are
+        the same: in a closed slot p and the cell's share are 0, so its candidate is the leaf, and only the leaf
+        receives its gradient.
+        """
         from beamtree.nn.engine.gpu.fold import make_fold  # needs triton, an optional package
 
         memory, candidates, distributions = Memory(*carry), [], []

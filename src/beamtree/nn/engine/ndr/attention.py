@@ -29,7 +29,8 @@ EXACT = 40.0  # above this softplus(x) equals x, even in float64
 class Distances(NamedTuple):
     """The order of n positions by their distance from each of them, as indices into a flattened (n, n) matrix.
 
-    `index_select` sorts a matrix by one index for all heads and samples."""
+    `index_select` sorts a matrix by one index for all heads and samples.
+    """
 
     closest_first: Int[Tensor, "n*n"]  # row i: i itself, then all others
     closer: Int[Tensor, "n*n"]  # (i, j): place in sorted row i of the position before j; for j = i, of i itself
@@ -49,8 +50,10 @@ class Distances(NamedTuple):
 
 
 def closest(i: Int[Tensor, "rows 1"], place: Int[Tensor, "places"], n: int) -> Int[Tensor, "rows places"]:
-    """The positions at these places of all n sorted by their distance from i: right, left, right, … until one side is
-    exhausted."""
+    """The positions at these places of all n sorted by their distance from i.
+
+    The order is right, left, right, … until one side is exhausted.
+    """
     both = torch.minimum(i, n - 1 - i)
     step = (place + 1) // 2
     alternating = torch.where(place % 2 == 1, i + step, i - step)
@@ -67,8 +70,11 @@ def attend(
     back: Float[Tensor, "B H n 1"],
     front: Float[Tensor, "B H n 1"],
 ) -> Float[Tensor, "B H n d"]:
-    """The attention output of each position. Its logits are queries · keys, plus `back` for the positions before it and
-    `front` for those after it. It attends neither to itself nor to positions that are not present."""
+    """The attention output of each position.
+
+    Its logits are queries · keys, plus `back` for the positions before it and `front` for those after it. It attends
+    neither to itself nor to positions that are not present.
+    """
     return Attend.apply(queries, keys, values, back, front, present, distances)
 
 

@@ -54,8 +54,10 @@ class LayerMasks(NamedTuple):
 
 
 class LayerDropout:
-    """The dropout masks of one forward pass. At least one of the rates must reach `LEAST_RATE`. Kept elements, except
-    gates, must be multiplied by `scale`."""
+    """The dropout masks of one forward pass.
+
+    At least one of the rates must reach `LEAST_RATE`. Kept elements, except gates, must be multiplied by `scale`.
+    """
 
     def __init__(
         self,
@@ -66,10 +68,15 @@ class LayerDropout:
         device: torch.device,
         generator: torch.Generator | None = None,
     ) -> None:
-        """
-        rate: probability that an element is dropped.
-        gate_rate: probability that a position's gate is dropped.
-        generator: source of the seed of this pass.
+        """Prepare the masks of one forward pass.
+
+        Args:
+            rate: probability that an element is dropped.
+            gate_rate: probability that a position's gate is dropped.
+            dim: width D of the states.
+            feed_forward: output width of W1.
+            device: device of the masks.
+            generator: source of the seed of this pass.
         """
         drops, self.drops_gates = rate >= LEAST_RATE, gate_rate >= LEAST_RATE
         self.scale = 1 / (1 - rate) if drops else 1.0
@@ -173,16 +180,21 @@ def _drop_and_relu(x: Float[Tensor, "rows width"], kept: Bool[Tensor, "B n width
 
 
 def recomputed(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """function(*tensors), of which autograd saves only the arguments. The backward pass calls the function again with
-    the same tensors, so it must not depend on anything else that may change."""
+    """function(*tensors), of which autograd saves only the arguments.
+
+    The backward pass calls the function again with the same tensors, so it must not depend on anything else that may
+    change.
+    """
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return Recomputed.apply(function, *tensors)
     return function(*tensors)
 
 
 class Recomputed(torch.autograd.Function):
-    """Like `torch.utils.checkpoint`, but the arguments are saved tensors: autograd raises an error if one of them is
-    modified in-place before the backward pass."""
+    """Like `torch.utils.checkpoint`, but the arguments are saved tensors.
+
+    Autograd raises an error if one of them is modified in-place before the backward pass.
+    """
 
     @staticmethod
     def forward(ctx: Any, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:

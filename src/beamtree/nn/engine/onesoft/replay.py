@@ -34,8 +34,10 @@ INDICES = tuple(StepRecord._fields.index(name) for name in ("rows", "sequences",
 
 
 def encode(request: Request) -> Chart:
-    """Search with a soft beam, and replay the search if a gradient is needed. The reference computes gradients of cells
-    and scorers that are known only as modules."""
+    """Search with a soft beam, and replay the search if a gradient is needed.
+
+    The reference computes gradients of cells and scorers that are known only as modules.
+    """
     if not request.is_functional and request.wants_gradient():
         return reference.encode(request)
     trace = search(request)
@@ -160,8 +162,10 @@ def present(step: StepRecord) -> list[Tensor]:
 
 
 def pack(steps: list[StepRecord]) -> list[Tensor]:
-    """Each field of all steps as one tensor, to be saved for the backward pass. Node ids are stored as int32: besides
-    the states, they take most of the memory."""
+    """Each field of all steps as one tensor, to be saved for the backward pass.
+
+    Node ids are stored as int32: besides the states, they take most of the memory.
+    """
     fields = [torch.cat([part.flatten() for part in parts]) for parts in zip(*map(present, steps), strict=True)]
     return [field.int() if index in INDICES else field for index, field in enumerate(fields)]
 
@@ -194,8 +198,10 @@ class Composed:
         gradient: Float[Tensor, "P S"],
         weight_gradients: list[Tensor],
     ) -> None:
-        """`children` are those of the nodes after the leaves. Results are added to `gradient` and to
-        `weight_gradients`, the gradients of the cell's weights."""
+        """`children` are those of the nodes after the leaves.
+
+        Results are added to `gradient` and to `weight_gradients`, the gradients of the cell's weights.
+        """
         self.cell, self.dropout, self.states, self.children, self.spans = cell, dropout, states, children, spans
         self.leaves, self.gradient, self.weight_gradients = leaves, gradient, weight_gradients
         self.size = batch_size(states.device)

@@ -132,8 +132,10 @@ class Mixture(NamedTuple):
     right: Float[Tensor, "B K m"]  # of H[i+1]
 
     def positions(self) -> Int[Tensor, "BKE"]:
-        """Where each parent is added, as an index into the new states of all samples, (B·m). Padding columns of absent
-        continuations have weight 0, so their position does not matter."""
+        """Where each parent is added, as an index into the new states of all samples, (B·m).
+
+        Padding columns of absent continuations have weight 0, so their position does not matter.
+        """
         B, _, m = self.left.shape
         offset = torch.arange(-1, B * m - 1, m, device=self.columns.device).view(B, 1, 1)
         return self.columns.clamp(1, m).add_(offset).flatten()

@@ -31,8 +31,10 @@ class Decision(Composite):
     def __call__(
         self, states: Float[Tensor, "*beams 3 D"], possible: Bool[Tensor, "*beams 2"]
     ) -> Float[Tensor, "*beams 2"]:
-        """Log-probabilities of reducing and shifting, from s₂, s₁ and q: 0 for a forced action, and −inf for one that
-        is impossible because s₂ or q is missing."""
+        """Log-probabilities of reducing and shifting, from s₂, s₁ and q.
+
+        They are 0 for a forced action, and −inf for one that is impossible because s₂ or q is missing.
+        """
         second, top, word = states.unbind(-2)  # (…, D)
         second = second.where(possible[..., REDUCE, None], self.start)
         word = word.where(possible[..., SHIFT, None], 0)

@@ -53,8 +53,10 @@ class StepInputs(NamedTuple):
 
 @dataclass(frozen=True)
 class SoftLoop(Composite):
-    """Steps of the search, as a loop for `beamtree.nn.engine.gpu.segments`. All steps have the same width, padded on
-    the right; candidates in the padding have a score of −inf."""
+    """Steps of the search, as a loop for `beamtree.nn.engine.gpu.segments`.
+
+    All steps have the same width, padded on the right; candidates in the padding have a score of −inf.
+    """
 
     cell: CellFunction
     scorer: ScorerFunction

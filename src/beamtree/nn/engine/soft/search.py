@@ -70,8 +70,10 @@ def uncheckpointed(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def search(request: Request, operator: Operator, call: Call = checkpointed) -> Chart:
-    """call: `checkpointed` or `uncheckpointed`, for functions with large activations. Modules are never checkpointed:
-    their weights may have changed when the backward pass calls them."""
+    """call: `checkpointed` or `uncheckpointed`, for functions with large activations.
+
+    Modules are never checkpointed: their weights may have changed when the backward pass calls them.
+    """
     if not request.is_functional:
         call = uncheckpointed
     elif call is checkpointed and request.wants_gradient():

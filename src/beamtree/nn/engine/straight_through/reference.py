@@ -72,8 +72,11 @@ def replace(
 def log_probability(
     log_p: Float[Tensor, "B K m"], choice: Int[Tensor, "B K"], s: Float[Tensor, "B K m"]
 ) -> Float[Tensor, "B K"]:
-    """log Σ_j s_j p_j. Its gradient through p is that of log p at the choice; through s_j it is p_j divided by p at the
-    choice. Computed separately, both are finite even where p underflows to 0."""
+    """log Σ_j s_j p_j.
+
+    Its gradient through p is that of log p at the choice; through s_j it is p_j divided by p at the choice. Computed
+    separately, both are finite even where p underflows to 0.
+    """
     chosen = log_p.gather(2, choice.unsqueeze(2))  # (B, K, 1)
     through_s = (s - s.detach()) * (log_p - chosen).exp().detach()
     return chosen.squeeze(2) + through_s.sum(2)

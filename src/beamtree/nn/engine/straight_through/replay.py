@@ -82,8 +82,10 @@ UndoSteps = Callable[..., SampleGradients]
 
 
 def encode(request: Samples) -> Chart:
-    """Search, and undo the search if a gradient is needed. The reference computes gradients of cells and scorers
-    that are known only as modules."""
+    """Search, and undo the search if a gradient is needed.
+
+    The reference computes gradients of cells and scorers that are known only as modules.
+    """
     if not request.is_functional and request.wants_gradient():
         return reference.encode(request)
     B, N, _ = request.leaves.shape
@@ -143,8 +145,10 @@ def search(pool: Pool) -> tuple[SampleTrace, list[Draw]]:
 
 
 def keep(trace: SampleTrace, draws: list[Draw]) -> Kept:
-    """What `undo` needs. The last merge of every sample is assigned to the last step, where the longest sample has its
-    own."""
+    """What `undo` needs.
+
+    The last merge of every sample is assigned to the last step, where the longest sample has its own.
+    """
     M = trace.pool.request.candidates
     actions = nn.functional.pad(trace.actions, (0, 1))[..., :M]  # (B, K, M)
     parents = torch.cat((trace.nodes, trace.roots.unsqueeze(2)), dim=2)[..., :M]
@@ -299,8 +303,10 @@ class SampleNodes:
         return self.cell.adjoint(take(self.states, pairs), self.mask(pairs))
 
     def compose(self, part: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """Left children, right children and parents, under autograd. The latest part is cached, so that a single part
-        is composed only once for `sides` and `add_weight_gradients`."""
+        """Left children, right children and parents, under autograd.
+
+        The latest part is cached, so that a single part is composed only once for `sides` and `add_weight_gradients`.
+        """
         if self.latest is None or self.latest[0] != part:
             self.latest = None  # frees its memory
             with torch.inference_mode(False), torch.enable_grad():
@@ -365,8 +371,10 @@ def by_step(
 
 
 def s_gradient(new: Float[Tensor, "B K m S"], side: Sides) -> Float[Tensor, "B K m"]:
-    """The gradient of s, given that of the new sequence, up to a constant, which the gradient of softmax cancels. So
-    the sum over i ≥ j is replaced by minus the sum over i < j."""
+    """The gradient of s, given that of the new sequence, up to a constant, which the gradient of softmax cancels.
+
+    So the sum over i ≥ j is replaced by minus the sum over i < j.
+    """
     rise, run = (side.rise * new).sum(3), (side.run * new).sum(3)  # (B, K, m)
     return rise + run - run.cumsum(2)
 

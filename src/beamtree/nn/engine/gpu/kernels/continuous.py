@@ -23,8 +23,10 @@ def _larger(a, b):
 
 @triton.jit(do_not_specialize=["S"])
 def lay_out(existence, may_go, totals, rising, goes, S, threshold, BLOCK: tl.constexpr):
-    """`rising` is the running maximum of `totals`, which rounding can make decrease. A sample is finished if at most
-    three positions exist: START, END and one word."""
+    """`rising` is the running maximum of `totals`, which rounding can make decrease.
+
+    A sample is finished if at most three positions exist: START, END and one word.
+    """
     b, i = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     inside = i < S
     e = tl.load(existence + b * S + i, mask=inside, other=0.0)

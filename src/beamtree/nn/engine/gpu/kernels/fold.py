@@ -1,4 +1,4 @@
-"""The Triton kernels of the fold of Ordered Memory, besides those of `beamtree.nn.cells.grc.dense_kernels`:
+"""The Triton kernels of the fold of Ordered Memory, besides those of `beamtree.nn.cells.grc.dense_kernels`.
 
     finish      a slot's candidate h = x + s (R(l, r) − x), and what the next slot's product reads: h ⊙ its mask
     into_gates  from the gradient of a candidate to that of the gates, of the share, and, past the gates, of l and r

@@ -1,5 +1,7 @@
-"""Kernels of the Neural Data Router: geometric attention in one pass over a (B, H, n, n) tensor, where
-`beamtree.nn.engine.ndr.attention` takes twelve; its gradient in another pass; and the dropout masks of a layer.
+"""Kernels of the Neural Data Router: geometric attention, its gradient, and the dropout masks of a layer.
+
+Attention takes one pass over a (B, H, n, n) tensor, where `beamtree.nn.engine.ndr.attention` takes twelve, and its
+gradient another pass.
 
 A program handles one row of the matrix, which it reads in the order of distance: sorting is only address arithmetic.
 """
@@ -29,8 +31,10 @@ def _log1p(u):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _logits(content, back, front, present, row, i, sample, place, n):  # type: ignore[no-untyped-def]
-    """The logits at these places of a row sorted by distance, −inf where masked; and their columns, in the order of
-    `beamtree.nn.engine.ndr.attention.closest`."""
+    """The logits at these places of a row sorted by distance, −inf where masked; and their columns.
+
+    The order is that of `beamtree.nn.engine.ndr.attention.closest`.
+    """
     both = tl.minimum(i, n - 1 - i)
     step = (place + 1) // 2
     alternating = tl.where(place % 2 == 1, i + step, i - step)

@@ -1,5 +1,6 @@
-"""The Triton kernels of a step with OneSoft, forward and backward, for what `beamtree.nn.engine.onesoft.search` and
-`beamtree.nn.engine.onesoft.replay` do in three hundred operations.
+"""The Triton kernels of a step with OneSoft, forward and backward.
+
+They do what `beamtree.nn.engine.onesoft.search` and `beamtree.nn.engine.onesoft.replay` do in three hundred operations.
 
 Forward, between `search.propose` and the composition of all new candidates:
 

@@ -37,7 +37,7 @@ def _reaches(total, front, start, side, S):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _columns(column, D, condition):  # type: ignore[no-untyped-def]
-    """All columns if the condition holds, else none. (The interpreter has no `&` of a vector and a scalar.)"""
+    """All columns if the condition holds, else none. The interpreter has no `&` of a vector and a scalar."""
     return column < tl.where(condition, D, 0)
 
 
