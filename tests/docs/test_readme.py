@@ -1,5 +1,6 @@
-"""The README's examples run as printed."""
+"""The README's examples run as printed, and its figures are those of the files."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -9,61 +10,88 @@ import typer
 from typer.testing import CliRunner
 
 from beamtree.cli import app
-from doc_pages import ROOT, blocks
+from beamtree.models import pretrained
+from doc_pages import DOCS, ROOT, blocks
+from doc_runs import commands, run_page
 
 README = ROOT / "README.md"
+LINES = README.read_text().splitlines()
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("BEAMTREE_CACHE", str(tmp_path))
-
-
-def test_python_examples_run(capsys):
-    """One block after another; and where a comment shows an expression's shape or value, it is true."""
-    names, shown = {}, 0
-    for block in blocks(README, "python"):
-        exec(block, names)
-        for expression, comment in re.findall(r"^([a-z_.]+(?:\(.*\))?) +# (\(.*?\)|\[.*\])", block, re.MULTILINE):
-            value = eval(expression, names)
-            assert str(tuple(value.shape) if hasattr(value, "shape") else value) == comment
-            shown += 1
-    assert shown >= 5
-    assert names["scores"].grad.all()
-    assert "mat" in capsys.readouterr().out
+def rows(name: str) -> dict[str, list[str]]:
+    """The rows of the table whose first column has this name, by their first cell."""
+    first = next(number for number, line in enumerate(LINES) if line.startswith(f"| {name} |"))
+    found = {}
+    for line in LINES[first + 2 :]:
+        if not line.startswith("|"):
+            break
+        key, *cells = (cell.strip(" `") for cell in line.strip("|").split("|"))
+        found[key] = cells
+    return found
 
 
 @pytest.mark.usefixtures("shape_checks_off")
-def test_commands_run():
-    commands = [line for block in blocks(README, "bash") for line in block.splitlines() if line.startswith("beamtree ")]
-    assert commands
-    for command in commands:
-        quick = ["--repeats", "1"] if "bench" in command else []
-        run = CliRunner().invoke(app, [*shlex.split(command)[1:], *quick], prog_name="beamtree")
-        assert run.exit_code == 0, (command, run.output)
-        assert ("reference" if quick else "listops") in run.stdout
-
-
-@pytest.mark.usefixtures("shape_checks_off")
-def test_the_example_of_ones_own_data_runs(tmp_path, monkeypatch):
-    """Its three lines, as printed, on a small file."""
+def test_examples_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    rows = [f"{'not ' * (n % 3)}{word}\t{label}" for n in range(10) for word, label in (("good", "yes"), ("bad", "no"))]
-    Path("reviews.tsv").write_text("\n".join(("text\tlabel", *rows)) + "\n")
-    (block,) = [block for block in blocks(README, "sh") if "reviews.tsv" in block]
-    commands = [shlex.split(line)[1:] for line in block.splitlines()]
-    assert len(commands) == 3
-    for command in commands:
-        quick = ["--max-epochs", "1", "--device", "cpu"] if command[0] == "train" else []
-        run = CliRunner().invoke(app, [*command, *quick], prog_name="beamtree")
-        assert run.exit_code == 0, (command, run.output)
+    names = run_page(README)
+    assert names["encoder"].leaf[0].weight.grad.any()
+    assert Path("tree.svg").read_text().startswith("<svg")
 
 
-def test_commands_that_take_long_are_at_least_understood():
+@pytest.mark.usefixtures("shape_checks_off")
+def test_training_on_ones_own_file_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BEAMTREE_CACHE", str(tmp_path))
+    lines = [
+        f"{'not ' * (n % 3)}{word}\t{label}" for n in range(10) for word, label in (("good", "yes"), ("bad", "no"))
+    ]
+    Path("reviews.tsv").write_text("\n".join(("text\tlabel", *lines)) + "\n")
+    (command,) = [line for block in blocks(README, "sh") for line in commands(block) if "reviews.tsv" in line]
+    run = CliRunner().invoke(app, [*shlex.split(command)[1:], "--max-epochs", "1", "--device", "cpu"])
+    assert run.exit_code == 0, run.output
+
+
+def test_commands_that_take_long_exist():
     program = typer.main.get_command(app)
-    text = "".join(blocks(README, "sh")).replace("\\\n", " ")
-    lines = [line.split(" #")[0] for line in text.splitlines()]
-    commands = [shlex.split(line)[1:] for line in lines if line.startswith("beamtree ")]
-    assert len(commands) >= 4
-    for name, *arguments in commands:
+    found = [shlex.split(line) for block in blocks(README, "sh") for line in commands(block)]
+    for _, name, *arguments in (words for words in found if words[0] == "beamtree"):
         program.get_command(None, name).make_context(name, arguments)  # raises if it does not know an option
+    targets = {words[1] for words in found if words[0] == "make"}
+    assert targets >= {"demo", "test"}
+    assert targets <= set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_files_that_it_links_to_exist():
+    linked = re.findall(r"\]\(([^)#]+)", README.read_text())
+    assert len(linked) > 10
+    assert [path for path in linked if not (ROOT / path).exists()] == []
+
+
+def test_the_accuracies_of_shipped_models_are_those_of_their_results():
+    shown = rows("model")
+    assert sorted(shown) == pretrained.shipped()
+    for name, (_, accuracies) in shown.items():
+        splits = json.loads((pretrained.shipped_folder(name) / "results.json").read_text())["splits"]
+        wanted = ("near-iid", "900-1000") if name.startswith("listops") else ("iid",)
+        figures = re.findall(r"\d+\.\d+", accuracies)
+        assert figures == [f"{100 * splits[split]['accuracy']:.2f}" for split in wanted]
+
+
+def last_number(text: str) -> float:
+    return float(re.findall(r"[\d.]+", text)[-1])
+
+
+def test_the_results_are_those_of_the_pages():
+    """Accuracies of docs/results.md; times and peaks of docs/engine.md, where a time is that of 100 samples."""
+    results, engine = ((DOCS / name).read_text() for name in ("results.md", "engine.md"))
+    shown = rows("encoder")
+    assert len(shown) == 5
+    for name, (accuracies, times, peaks) in shown.items():
+        assert all(figure in results for figure in re.findall(r"\d+\.\d+", accuracies))
+        (cells,) = re.findall(rf"^\| `{name}` \| ([^|]* s) \|([^|]*)\| ([^|]*iB) \|([^|]*)\|", engine, re.MULTILINE)
+        seconds, minutes_of_paper, peak, peak_of_paper = cells
+        assert float(times.split()[0]) == round(10 * last_number(seconds))  # ms of one sample
+        assert float(peaks.split()[0]) == last_number(peak)
+        if "(" in times:
+            assert last_number(times) == pytest.approx(0.6 * last_number(minutes_of_paper), abs=0.051)  # seconds
+            assert last_number(peaks) == pytest.approx(last_number(peak_of_paper), rel=0.06)
