@@ -33,6 +33,8 @@ TERMS = {
     "neighbour": r"[Nn]eighbors?|[Nn]eighboring",
     "-isation": r"(general|initial|marginal|normal|regular|binar|visual)ization",  # capitals may be of a paper's title
     "analyse": r"[Aa]nalyz(e|ed|es|ing)",
+    # but PyTorch's word
+    "optimizer": r"[Oo]ptimisers?",
 }
 # Only in pages: in Python files these are also names of code.
 IN_PAGES = {
@@ -41,7 +43,6 @@ IN_PAGES = {
     "colour": r"[Cc]olors?|[Cc]olored",
     "data set": r"data-?sets?",
     "near-IID": r"near-iid",
-    "optimizer": r"[Oo]ptimisers?",
 }
 CODE = re.compile(r"^```.*?^```|^ *>>>.*?$|`[^`]*`|\]\([^)]*\)|<[^>]*>|https?://\S+", re.DOTALL | re.MULTILINE)
 PROSE = re.compile(r'"""(.*?)"""|(?:^|\s)#(?!:)( .*?)$', re.DOTALL | re.MULTILINE)  # of Python: docstrings, comments

@@ -87,7 +87,7 @@ def test_inference_and_training_share_graphs(workspaces):
 
 @pytest.mark.parametrize("engine", ["torch", "triton"])
 def test_bfloat16_autocast_stays_close(engine):
-    """Also after a step of the optimiser: no graph may hold a rounded copy of old weights."""
+    """Also after a step of the optimizer: no graph may hold a rounded copy of old weights."""
     encoder = make(dim=32, strength=1.0, engine=engine)
     x, lengths = on_gpu([7, 4], dim=32)
     weights = [weight for name, weight in encoder.named_parameters() if name != "scorer.bias"]  # its gradient is 0

@@ -52,7 +52,7 @@ class Published:
 
 # Ray Chowdhury & Caragea, Beam Tree Recursive Cells (ICML 2023), section "Efficiency Analysis", the table "Empirical
 # time and memory consumption for various models on an RTX A6000" (table:speedtest): its columns, one line per model.
-# The paper trains on ListOps, with embedding, classifier and optimiser; we measure the encoder alone.
+# The paper trains on ListOps, with embedding, classifier and optimizer; we measure the encoder alone.
 HARDWARE = "RTX A6000"
 SPLITS = ("200–250", "500–600", "900–1000")
 PAPER: dict[str, tuple[Published, Published, Published]] = {

@@ -218,7 +218,7 @@ def print_results(table: str | None, results: "list[beamtree.bench.measure.Resul
         print_table(encoders_table(results, SPEED_COLUMNS, speed_figures))
         typer.echo(
             f"\nThe paper's figures: an {bench_tables.HARDWARE}, lengths {', '.join(bench_tables.SPLITS)}, "
-            "classifier and optimiser included."
+            "classifier and optimizer included."
         )
     else:
         print_table(encoders_table(results, PLAIN_COLUMNS, plain_figures))

@@ -42,7 +42,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def path_of(folder: Path, step: int) -> Path:
-    """The path of the checkpoint after this many steps of the optimiser."""
+    """The path of the checkpoint after this many steps of the optimizer."""
     return folder / f"step-{step:09}.ckpt"
 
 

@@ -36,7 +36,7 @@ class Callback:
         """
 
     def on_step_end(self, run: "Run", loss: Tensor) -> None:
-        """Called after each step of the optimiser.
+        """Called after each step of the optimizer.
 
         Args:
             run: the run.

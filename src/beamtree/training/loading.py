@@ -4,7 +4,7 @@
     for micro_batch in Loader(data.train, buckets, accumulate=2).epoch(0):
         (model.loss(...) * micro_batch.weight).backward()
 
-A step of the optimiser has `accumulate` micro-batches. If several processes train together, each gets a part of every
+A step of the optimizer has `accumulate` micro-batches. If several processes train together, each gets a part of every
 micro-batch, so that the steps are the same as those of a single process.
 """
 

@@ -70,7 +70,7 @@ def train(
         progress: whether to print a progress bar and a line after each epoch.
         roots: folders with the original files of data sets, as for `beamtree.data.load`.
         checkpoint_minutes: time between two checkpoints, besides those at the end of each epoch.
-        checkpoint_steps: steps of the optimiser between two checkpoints, instead of `checkpoint_minutes`.
+        checkpoint_steps: steps of the optimizer between two checkpoints, instead of `checkpoint_minutes`.
 
     Returns:
         The contents of results.json. Of several processes only the first returns it; the others return an empty dict.

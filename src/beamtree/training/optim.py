@@ -1,4 +1,4 @@
-"""Ranger, the optimiser of the paper: RAdam (Liu et al. 2020) under Lookahead (Zhang et al. 2019).
+"""Ranger, the optimizer of the paper: RAdam (Liu et al. 2020) under Lookahead (Zhang et al. 2019).
 
 Every few steps the weights go a part of the way from where they were at the last such step, the slow weights, to where
 RAdam has brought them:  θ ← slow + α (θ − slow),  slow ← θ.
@@ -60,6 +60,6 @@ class Ranger(torch.optim.RAdam):
 
 
 def make_optimizer(parameters: list[Tensor], settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """The optimiser of a run. Weight decay applies to all weights, also to biases and norms, as in the paper."""
+    """The optimizer of a run. Weight decay applies to all weights, also to biases and norms, as in the paper."""
     make = {"ranger": Ranger, "adamw": torch.optim.AdamW}[settings.name]
     return make(parameters, lr=settings.lr, weight_decay=settings.weight_decay)

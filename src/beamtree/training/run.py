@@ -32,15 +32,15 @@ _PLATEAU_THRESHOLD = 1e-4  # relative to the best value so far; smaller gains do
 
 
 class Run:
-    """A run in training, which callbacks receive: the model, its optimiser, and its progress.
+    """A run in training, which callbacks receive: the model, its optimizer, and its progress.
 
     Attributes:
         settings: all settings.
         folder: the folder of the run.
         model: the model, which can be called as `run.model.read(batch)`.
-        optimizer: the optimiser.
+        optimizer: the optimizer.
         epoch: number of completed epochs.
-        step: number of steps of the optimiser.
+        step: number of steps of the optimizer.
         metrics: the lines of metrics.jsonl, one dict for each epoch.
         best: the best epoch so far.
         should_stop: set this to True to stop after the current epoch.
@@ -56,7 +56,7 @@ class Run:
     def __init__(
         self, fabric: Fabric, data: TrainingData, folder: Path, screen: Screen, state: dict[str, Any] | None = None
     ) -> None:
-        """Create the model and its optimiser. Called by `train`.
+        """Create the model and its optimizer. Called by `train`.
 
         Args:
             fabric: Lightning Fabric, which launched the processes.
@@ -101,7 +101,8 @@ class Run:
         self.loader = Loader(data.train, buckets, accumulate, rank, world_size, pin)
         self.dev = part_of(data.dev, rank, world_size)
         self.tally = Tally(fabric.device)
-        smaller = "listops-tiny" if self.settings.recipe.startswith("listops") else None
+        recipe, small = self.settings.recipe, "listops-tiny"
+        smaller = small if recipe.startswith("listops") and recipe != small else None
         self._forecast = Forecast(len(self.loader), training.max_epochs, fabric.device.type, smaller)
         if state is None:
             checkpoints.seed_all(self.settings.seed, 1 + rank)  # from here on, processes draw different numbers
