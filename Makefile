@@ -22,9 +22,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: setup  ## train a small model in minutes, test it on longer inputs than it was trained on, look at a tree
 	$(BIN)/beamtree train listops-tiny --out runs/demo
-	@echo; echo "On expressions of the training's kind, and on longer ones:"
+	@echo; echo "On expressions like those in training, and on longer ones:"
 	$(BIN)/beamtree evaluate runs/demo
-	@echo; echo "What it reads in an expression:"
+	@echo; echo "The tree of an expression:"
 	$(BIN)/beamtree parse runs/demo "[MAX 2 9 [MIN 4 7 ] 0 ]" --ascii --top 1
 
 lint: setup spelling  ## check style, formatting and spelling

@@ -1,8 +1,10 @@
 """What every test runs under: shape checks, NaN in unwritten memory, repeatable examples, GPU skips."""
 
+import contextlib
 import functools
 import gc
 import importlib.util
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -43,11 +45,15 @@ if installed("hypothesis"):
     settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
     settings.load_profile("ci")
 
+CHECKED_EXAMPLES = 10  # of this many examples of a property test, one runs under shape checks, which take half the time
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # the workers already fill the cores
 
 
 def pytest_collection_modifyitems(items):
+    for test in {item.function for item in items if hasattr(item.function, "hypothesis")}:
+        test.hypothesis.inner_test = sometimes_checked(test.hypothesis.inner_test)
     if torch.cuda.is_available():
         return
     for item in items:
@@ -63,6 +69,20 @@ def pytest_collection_finish():
 
 def pytest_unconfigure():
     gc.unfreeze()  # for the clean-up at exit
+
+
+def sometimes_checked(test):
+    """The function of a property test with shape checks in its first example and in some of the others."""
+    examples = itertools.count()
+
+    @functools.wraps(test)
+    def wrapper(*args, **kwargs):
+        from support import no_shape_checks  # which imports beamtree: not before the hook is there
+
+        with no_shape_checks() if next(examples) % CHECKED_EXAMPLES else contextlib.nullcontext():
+            return test(*args, **kwargs)
+
+    return wrapper
 
 
 def nan_filled(allocate):
