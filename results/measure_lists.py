@@ -1,0 +1,100 @@
+"""Measure which lists of ListOps models keep intact, and whose values they know; see `beamtree.evaluation.lists`.
+
+    python results/measure_lists.py runs/listops/bt-grc-seed0 --split args-10 --limit 500
+
+Writes results/lists/NAME-SPLIT.json for each model, and draws all measurements there into docs/images/lists/.
+`--draw` draws them without measuring.
+"""
+
+import argparse
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from charts import line_chart
+
+import beamtree
+from beamtree.data.tasks.listops.expressions import OPERATORS
+from beamtree.evaluation.lists import measure_lists
+from beamtree.trees.drawing.scene import Scene, beside
+from beamtree.trees.drawing.svg import to_svg
+
+ROOT = Path(__file__).parents[1]
+MEASURED, IMAGES = ROOT / "results/lists", ROOT / "docs/images/lists"
+FEWEST = 20  # lists or expressions that a point of the figure must stand for
+
+
+def measure(models: Iterable[str], splits: Iterable[str], limit: int | None, device: str | None) -> None:
+    data = beamtree.data.load("listops")
+    for name in models:
+        model = beamtree.load(name, device=device)
+        for split in splits:
+            report = measure_lists(model, data[split], limit).to_dict()
+            path = MEASURED / f"{Path(name).name}-{split}.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            document = {"model": Path(name).name, "split": split, "limit": limit, **report}
+            path.write_text(json.dumps(document, indent=1) + "\n")
+            print(path.relative_to(ROOT))
+
+
+def figure(document: dict[str, Any]) -> Scene:
+    """Three charts over the number of arguments: intact lists, lists by themselves, whole expressions."""
+    counts = {(row["operator"], row["arguments"]): row for row in document["lists"]}
+    arguments = sorted({arguments for _, arguments in counts})
+
+    def share(operator: str, part: str, whole: str) -> list[float | None]:
+        rows = [counts.get((operator, count)) for count in arguments]
+        return [100 * row[part] / row[whole] if row and row[whole] >= FEWEST else None for row in rows]
+
+    places = [str(count) for count in arguments]
+    whole = {row["arguments"]: row for row in document["by_most_arguments"]}
+    expressions = [
+        100 * whole[count]["correct"] / whole[count]["expressions"]
+        if count in whole and whole[count]["expressions"] >= FEWEST
+        else None
+        for count in arguments
+    ]
+    return beside(
+        [
+            line_chart(
+                "Lists kept intact (%), by arguments",
+                places,
+                {operator: share(operator, "intact", "lists") for operator in OPERATORS},
+            ),
+            line_chart(
+                "Lists by themselves: accuracy (%)",
+                places,
+                {operator: share(operator, "alone_correct", "alone") for operator in OPERATORS},
+            ),
+            line_chart("Expressions, by most arguments: accuracy (%)", places, {document["model"]: expressions}),
+        ],
+        page_width=1200,
+    )
+
+
+def draw() -> None:
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    for path in sorted(MEASURED.glob("*.json")):
+        document = json.loads(path.read_text())
+        title = f"{document['model']} on {document['split']}"
+        (IMAGES / f"{path.stem}.svg").write_text(to_svg(figure(document), title))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", help="folders of runs, or names of shipped models")
+    parser.add_argument("--split", nargs="+", default=["args-10", "args-15"], help="default: args-10 args-15")
+    parser.add_argument("--limit", type=int, help="only the first LIMIT expressions (default: all)")
+    parser.add_argument("--device", help="where to run the models (default: cpu)")
+    parser.add_argument("--draw", action="store_true", help="only draw")
+    arguments = parser.parse_args()
+    if not arguments.draw:
+        if not arguments.models:
+            parser.error("give at least one model")
+        measure(arguments.models, arguments.split, arguments.limit, arguments.device)
+    draw()
+
+
+if __name__ == "__main__":
+    main()
