@@ -69,7 +69,7 @@ def figure(document: dict[str, Any]) -> Scene:
             ),
             line_chart("Expressions, by most arguments: accuracy (%)", places, {document["model"]: expressions}),
         ],
-        page_width=1200,
+        page_width=1200.0,
     )
 
 

@@ -1,6 +1,7 @@
 """Charts of results/: every value is a dot at its height, and the names of lines do not overlap."""
 
 import importlib.util
+import itertools
 import sys
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def test_values_are_dots_and_names_do_not_overlap(lines):
     names = [shape for shape in scene.shapes if isinstance(shape, Text) and shape.text.startswith("line ")]
     assert len(names) == sum(any(value is not None for value in line) for line in lines)
     places = sorted(name.y for name in names)
-    assert all(second - first >= LINE_HEIGHT - 1e-6 for first, second in zip(places, places[1:], strict=False))
+    assert all(second - first >= LINE_HEIGHT - 1e-6 for first, second in itertools.pairwise(places))
     assert all(0 <= dot.x <= scene.width and 0 <= dot.y <= scene.height for dot in dots)
 
 
