@@ -20,7 +20,7 @@ from beamtree.nn.description import describe
 from beamtree.nn.encoders.inputs import check_inputs
 from beamtree.nn.engine.chart import Chart
 from beamtree.nn.engine.dropout import NodeDropout
-from beamtree.nn.engine.scorers import scorer_of
+from beamtree.nn.engine.scorers import AnyScorer
 from beamtree.nn.merge_scores import MergeScores, merge_scores
 from beamtree.utils.checks import check_flag, check_integer
 
@@ -266,12 +266,11 @@ def surround(
     return torch.where(is_end.unsqueeze(-1), end, x)
 
 
-def neighbour_scores(beams: Beams, cell: Cell, scorer: nn.Module) -> MergeScores:
+def neighbour_scores(beams: Beams, cell: Cell, scorer: AnyScorer) -> MergeScores:
     """How a scorer of parents, or of children, scored the merges of the beams."""
-    score = scorer_of(scorer, cell.dim)
 
     def of_pairs(left: Float[Tensor, "n S"], right: Float[Tensor, "n S"]) -> Float[Tensor, "n"]:
-        return score.logits(torch.stack((left, right), dim=1) if score.reads_children else cell(left, right))
+        return scorer.logits(torch.stack((left, right), dim=1) if scorer.reads_children else cell(left, right))
 
     return merge_scores(beams, of_pairs)
 

@@ -24,7 +24,7 @@ from beamtree.nn.engine import encode
 from beamtree.nn.engine.chart import Chart
 from beamtree.nn.engine.dispatch import check_engine
 from beamtree.nn.engine.request import Duplicates, Mix, Request
-from beamtree.nn.engine.scorers import scorer_of
+from beamtree.nn.engine.scorers import AnyScorer, ParentScorerFunction, scorer_of
 from beamtree.nn.merge_scores import MergeScores
 from beamtree.nn.topk.operators import TopKOperator, onesoft_topk, plain_topk, stochastic_topk
 from beamtree.nn.topk.transport import soft_topk
@@ -82,6 +82,7 @@ class BeamTree(Encoder):
         *,
         cell: str | nn.Module = "grc",
         mix: Mix | None = None,
+        slice: int | None = None,
         topk: TopKOperator | None = None,
     ) -> None:
         """Create the encoder.
@@ -98,6 +99,7 @@ class BeamTree(Encoder):
             cell: the cell R: "grc", "lstm", or your own module, which maps two states to one.
             mix: None for the plain top-k, "paper" for OneSoft, or "official" for OneSoft as in the published code,
                 which averages parents, states and choices separately.
+            slice: the number of leading elements of a parent that the scorer reads; None reads all, as in the paper.
             topk: the top-k operator: `beamtree.plain_topk`, `beamtree.stochastic_topk` (without noise at inference) or
                 `beamtree.onesoft_topk`, which set `stochastic` and `mix`; or your own, which selects both candidates
                 and continuations. It takes scores (…, m) and k, and returns a `TopK`, as `plain_topk` does.
@@ -110,6 +112,7 @@ class BeamTree(Encoder):
         check_choice("duplicates", duplicates, ("keep", "drop", "merge"))
         if mix is not None:
             check_choice("mix", mix, ("paper", "official"))
+        width = slice_width(slice, dim)
         if topk is not None and not callable(topk):
             raise ValueError(f"topk is {topk!r}: it must be a function such as beamtree.plain_topk")
         if topk in UNSUITABLE:
@@ -120,7 +123,7 @@ class BeamTree(Encoder):
             vars(self).update(OPERATORS[topk], topk=None)
         self.cell = make_cell(cell, dim, dropout)
         self.leaf = self.cell.leaf()
-        self.scorer = nn.Linear(dim, 1)
+        self.slice, self.scorer = slice, nn.Linear(width, 1)
 
     @property
     def cost(self) -> Cost:
@@ -141,7 +144,7 @@ class BeamTree(Encoder):
             leaves,
             lengths,
             function_of(self.cell),
-            scorer_of(self.scorer, self.dim),
+            self._scorer(),
             self.beam_size,
             soft=self._mix_now(),
             stochastic=self.training and self.stochastic,
@@ -151,6 +154,11 @@ class BeamTree(Encoder):
             topk=self.topk,
         )
         return self._finish(self._search(request), lengths)
+
+    def _scorer(self) -> AnyScorer:
+        scorer = scorer_of(self.scorer, slice_width(self.slice, self.dim))
+        # Kernels read whole states. Zeros for the elements that the scorer does not read change no logit.
+        return scorer.padded(self.dim) if isinstance(scorer, ParentScorerFunction) else scorer
 
     def _mix_now(self) -> Mix | None:
         """OneSoft applies during training only; inference uses the plain top-k."""
@@ -165,7 +173,17 @@ class BeamTree(Encoder):
         return average(chart, chart.scores.log_softmax(1), lengths, self.dim)
 
     def merge_scores(self, beams: Beams) -> MergeScores:
-        return neighbour_scores(beams, self.cell, self.scorer)
+        return neighbour_scores(beams, self.cell, self._scorer())
 
     def extra_repr(self) -> str:
-        return f"beam_size={self.beam_size}, stochastic={self.stochastic}, engine={self.engine!r}, mix={self.mix!r}"
+        names = ("beam_size", "stochastic", "engine", "mix", *(("slice",) if self.slice is not None else ()))
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+
+
+def slice_width(slice: object, dim: int, also: str = "") -> int:
+    """The number of elements of a state that the scorer reads, for the option `slice`; `also` may have other values."""
+    if slice is None:
+        return dim
+    if not isinstance(slice, int) or isinstance(slice, bool) or not 1 <= slice <= dim:
+        raise ValueError(f"slice is {slice!r}: it must be an integer from 1 to dim = {dim}, {also}or None for all")
+    return slice

@@ -14,7 +14,7 @@ from typing import Literal
 from torch import nn
 
 from beamtree.nn.encoders.base import Cost
-from beamtree.nn.encoders.beam_tree import BeamTree
+from beamtree.nn.encoders.beam_tree import BeamTree, slice_width
 from beamtree.nn.engine.request import Duplicates
 from beamtree.nn.engine.scorers import ChildScorer
 from beamtree.nn.topk.operators import TopKOperator
@@ -81,7 +81,7 @@ class EfficientBeamTree(BeamTree):
             topk: your own top-k operator, which selects candidates and continuations; see `BeamTree`.
         """
         check_integer("dim", dim, at_least=1)
-        width = _width(slice, dim)
+        width = min(SLICE, dim) if slice == "auto" else slice_width(slice, dim, "'auto', ")
         options = (beam_size, dropout, stochastic, engine, duplicates, check_nan)
         super().__init__(dim, *options, cell=cell, mix=None, topk=topk)
         if self.mix is not None:
@@ -95,14 +95,3 @@ class EfficientBeamTree(BeamTree):
     def extra_repr(self) -> str:
         options = {name: getattr(self, name) for name in ("beam_size", "stochastic", "slice", "engine")}
         return ", ".join(f"{name}={value!r}" for name, value in options.items())
-
-
-def _width(slice: object, dim: int) -> int:
-    """The number of elements of each child that the scorer reads."""
-    if slice is None:
-        return dim
-    if slice == "auto":
-        return min(SLICE, dim)
-    if not isinstance(slice, int) or isinstance(slice, bool) or not 1 <= slice <= dim:
-        raise ValueError(f"slice is {slice!r}: it must be an integer from 1 to dim = {dim}, 'auto', or None for all")
-    return slice

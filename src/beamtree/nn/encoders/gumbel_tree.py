@@ -133,7 +133,7 @@ class GumbelTree(Encoder):
         return average(chart, scores.log_softmax(1), lengths, self.dim)
 
     def merge_scores(self, beams: Beams) -> MergeScores:
-        return neighbour_scores(beams, self.cell, self.scorer)
+        return neighbour_scores(beams, self.cell, scorer_of(self.scorer, self.dim))
 
     def extra_repr(self) -> str:
         return f"samples={self.samples}, stochastic={self.stochastic}, weighted={self.weighted}, engine={self.engine!r}"

@@ -78,6 +78,13 @@ class ParentScorerFunction(ScorerFunction):
     COUNT: ClassVar[int] = 2
     reads_children: ClassVar[bool] = False
 
+    def padded(self, width: int) -> "ParentScorerFunction":
+        """The same function, which reads this many elements, with zeros as the weights of those in addition."""
+        if width == self.width:
+            return self
+        weight, bias = self.weights
+        return ParentScorerFunction(width, (F.pad(weight, (0, width - self.width)), bias))
+
     def logits(self, x: Float[Tensor, "*nodes S"]) -> Float[Tensor, "*nodes"]:
         return F.linear(x[..., : self.width], *self.weights).squeeze(-1)
 
