@@ -3,8 +3,8 @@
     python results/run_queue.py --slots 6 --deadline 560 --out runs
     python results/run_queue.py --slots 2 --recipe listops-tiny    # a trial on a CPU
 
-Runs start in the order of `RUNS`. Each is a process of its own, `beamtree train`, with the folder OUT/RECIPE/NAME and
-a log beside it. At the deadline, runs in progress receive SIGINT, write a checkpoint and exit. Rerun the command to
+Runs start in the order of `RUNS`. Each is a separate process, `beamtree train`, with the folder OUT/RECIPE/NAME and a
+log beside it. At the deadline, runs in progress receive SIGINT, write a checkpoint and exit. Rerun the command to
 continue: finished runs are skipped, stopped runs resume from their last checkpoint.
 
 `--collect results` copies the small files of finished runs (settings, environment, metrics, results) to
@@ -30,7 +30,7 @@ from pathlib import Path
 
 POLL = 0.5  # seconds
 GRACE = 25.0  # seconds to write a checkpoint before a process is killed
-STARTUP = 60.0  # no run is started with fewer seconds left: it would hardly get beyond loading and compiling
+STARTUP = 60.0  # no run is started with fewer seconds left, most of which loading and compiling would take
 PART = 15 * 2**20  # bytes of a part of the archive
 SMALL_FILES = ("config.yaml", "environment.json", "metrics.jsonl", "results.json")
 
@@ -41,7 +41,7 @@ class Run:
     encoder: str
     seed: int
     changes: tuple[str, ...] = ()  # to the recipe, as for `beamtree train --set`
-    variant: str = ""  # part of the name that stands for the changes
+    variant: str = ""  # name of the changes, part of the name of the folder
 
     def folder(self, out: Path) -> Path:
         return out / self.recipe / "-".join(filter(None, (self.encoder, self.variant, f"seed{self.seed}")))
@@ -60,12 +60,12 @@ class Run:
         command += [f"--seed={self.seed}", f"--out={self.folder(out)}", *(f"--set={change}" for change in self.changes)]
         self.log(out).parent.mkdir(parents=True, exist_ok=True)
         with open(self.log(out), "ab") as log:
-            # In a new session, so that Ctrl-C reaches the process once, through `stop`, and not from the terminal too.
+            # In a new session, so Ctrl-C reaches the process only through `stop`, and not from the terminal too.
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
 
 BEAM_2 = ("encoder.options.beam_size=2",)
-GLOVE_6B = ("data.vectors=glove-6b", "model.dim=100")  # the paper has GloVe 840B, 300 numbers a word
+GLOVE_6B = ("data.vectors=glove-6b", "model.dim=100")  # the paper uses GloVe 840B with 300 dimensions
 SEEDS = range(3)
 RUNS = [
     *(Run("listops", "recurrent-grc", seed) for seed in SEEDS),
@@ -171,8 +171,10 @@ def collect(runs: list[Run], out: Path, target: Path) -> None:
 
 
 def pack(runs: list[Run], out: Path, target: Path) -> None:
-    """Write the runs to one tar archive in parts of limited size: of each run its small files and, to resume it, its
-    last checkpoint, or its weights if it is finished."""
+    """Write the runs to a tar archive in parts of limited size.
+
+    Of each run it has the small files and the weights or, if the run is not finished, the last checkpoint.
+    """
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile() as archive:
         with tarfile.open(fileobj=archive, mode="w") as tar:
@@ -198,7 +200,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder of the runs (default: %(default)s)")
     parser.add_argument("--recipe", help="use this recipe for all runs")
     parser.add_argument("--only", nargs="+", metavar="PATTERN", help="only runs such as 'listops/bt-*' or 'sst5/*'")
-    parser.add_argument("--commit", default="", help="commit of the code, to be noted in environment.json")
+    parser.add_argument("--commit", default="", help="commit of the code, recorded in environment.json")
     parser.add_argument("--collect", type=Path, help="copy the small files of finished runs to this folder")
     parser.add_argument("--pack", type=Path, help="write the runs to the parts of a tar archive in this folder")
     options = parser.parse_args()

@@ -1,7 +1,7 @@
 """Write the tables of `docs/results.md` from the files of the runs: `make results`.
 
-Between `<!-- runs: FOLDER -->` and `<!-- end -->` stands what `beamtree report FOLDER` prints, without its heading. All
-figures there come from the files in that folder.
+The text between `<!-- runs: FOLDER -->` and `<!-- end -->` is the output of `beamtree report FOLDER` without its
+heading. All its figures come from the files in that folder.
 """
 
 import json
@@ -18,7 +18,7 @@ BLOCK = re.compile(r"(<!-- runs: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def with_tables(page: str) -> str:
-    """The page with its tables as the files have them now."""
+    """The page with its tables updated from the files."""
     return BLOCK.sub(lambda block: f"{block[1]}{tables(block[2])}\n{block[4]}", page)
 
 
@@ -29,14 +29,14 @@ def tables(folder: str) -> str:
 
 
 def originals(folder: Path) -> str:
-    """A sentence on the original file of near-IID, where runs were evaluated on it: `near-iid-original.json`."""
+    """A sentence on the original near-IID file, if runs were evaluated on it: `near-iid-original.json`."""
     scores: dict[str, list[float]] = {}
     for path in sorted(folder.glob(f"*/{ORIGINAL}")):
         scores.setdefault(path.parent.name.rpartition("-seed")[0], []).append(json.loads(path.read_text())["accuracy"])
     if not scores:
         return ""
     medians = (f"`{name}` {100 * statistics.median(values):.2f}" for name, values in scores.items())
-    return f"\nOn the original near-IID file, 10,000 expressions, the median is: {', '.join(medians)}.\n"
+    return f"\nOn the original near-IID file (10,000 expressions) the medians are: {', '.join(medians)}.\n"
 
 
 if __name__ == "__main__":

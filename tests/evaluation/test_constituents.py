@@ -1,4 +1,4 @@
-"""Accuracy by constituent: heights, lengths, and counts against a plain count."""
+"""Accuracy by constituent: heights, lengths and counts."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Reports: which runs go together, how they are summed up, and the paper's figures beside them."""
+"""Reports: groups of runs, their statistics, and the paper's figures beside them."""
 
 import json
 import re
@@ -130,7 +130,7 @@ def test_unfinished_damaged_and_repeated_runs_are_named_and_left_out(tmp_path):
     write_run(tmp_path / "b", None, seed=1)
     write_run(tmp_path / "c", {"lra": 7}, seed=2)
     write_run(tmp_path / "d", {"lra": 0.5}, seed=0)
-    write_run(tmp_path / "d" / "checkpoints" / "inner", {"lra": 0.5}, seed=9)  # what lies in a run is no other one
+    write_run(tmp_path / "d" / "checkpoints" / "inner", {"lra": 0.5}, seed=9)  # inside a run, so not a run of its own
     (tmp_path / "e").mkdir()
     (tmp_path / "e" / storage.CONFIG).write_text("recipe: [")
     found = report.find([tmp_path, tmp_path / "d"])
@@ -138,8 +138,8 @@ def test_unfinished_damaged_and_repeated_runs_are_named_and_left_out(tmp_path):
     reasons = {folder.rpartition("/")[2]: why for folder, why in found.left_out.items()}
     assert "not finished" in reasons["b"]
     assert "the accuracy of lra is 7" in reasons["c"]
-    assert f"the settings and the seed of {tmp_path / 'd'}" in reasons["a"]
-    assert "no YAML" in reasons["e"]
+    assert f"the same settings and seed as {tmp_path / 'd'}" in reasons["a"]
+    assert "not YAML" in reasons["e"]
     assert sorted(reasons) == ["a", "b", "c", "e"]
 
 
@@ -191,7 +191,7 @@ def test_latex_has_as_many_cells_in_every_line_and_escapes_names(tmp_path):
 
 def test_what_must_be_known_to_compare_is_said(tmp_path):
     write_run(tmp_path / "a", {"lra": 0.5})
-    assert "drawn anew" in report.markdown(report.tables(report.find([tmp_path]).runs))
+    assert "Our splits are generated" in report.markdown(report.tables(report.find([tmp_path]).runs))
 
 
 def test_records_hold_every_run(tmp_path):

@@ -1,4 +1,4 @@
-"""Evaluation: what a loop over single samples gives, however they are batched and whatever memory there is."""
+"""Evaluation: the results of a loop over single samples, for any batches and any amount of memory."""
 
 import copy
 import warnings
@@ -57,14 +57,14 @@ def one_by_one(model, data):
             logits = model(*(side for side in sides if side is not None)).logits[0]
         label = int(batch.labels)
         if len(logits) == 1:
-            logits = torch.cat((torch.zeros(1), logits))  # of two classes the first one's is zero
+            logits = torch.cat((torch.zeros(1), logits))  # the first of two classes has the logit zero
         hit.append(int(logits.argmax()) == label)
         losses.append(float(F.cross_entropy(logits, torch.tensor(label))))
     return np.array(hit), np.array(losses)
 
 
 class SmallMemory(TextClassifier):
-    """Has room for so many tokens, padding counted, and is out of memory beyond; notes what it was asked."""
+    """A model that runs out of memory above `room` tokens, including padding, and records the shapes of its inputs."""
 
     room = 25
 
@@ -79,7 +79,7 @@ class SmallMemory(TextClassifier):
 def test_it_finds_what_a_loop_over_single_samples_finds_however_batched(kind, classes):
     model, data = make_model(kind, classes), make_data(classes=classes, pair=kind is PairClassifier)
     hit, losses = one_by_one(model, data)
-    assert 0 < hit.sum() < len(hit)  # or a constant would pass
+    assert 0 < hit.sum() < len(hit)  # otherwise a constant would pass
     for limits in ({}, {"budget": 1}, {"budget": 500}, {"budget": 10**9}, {"max_samples": 3}):
         found = evaluate_model(model, data, device="cpu", **limits)
         assert np.array_equal(found.hit, hit)
@@ -108,7 +108,7 @@ def test_what_does_not_fit_goes_in_smaller_batches_with_one_warning(budget):
     np.testing.assert_allclose(found.losses, losses, atol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:.*going on with smaller batches")
+@pytest.mark.filterwarnings("ignore:.*continuing with smaller batches")
 def test_an_input_that_does_not_fit_by_itself_is_an_error():
     model = make_model(SmallMemory)
     model.room = 9
@@ -137,7 +137,7 @@ def test_the_model_is_left_as_it_was():
     assert all(weight.grad is None for weight in model.parameters())
 
 
-@pytest.mark.filterwarnings("ignore:.*going on with smaller batches")
+@pytest.mark.filterwarnings("ignore:.*continuing with smaller batches")
 @pytest.mark.parametrize("room", [25, 10**9])
 def test_progress_ends_with_all_samples_and_never_goes_back(room):
     model, told = make_model(SmallMemory), []
@@ -151,8 +151,8 @@ def test_progress_ends_with_all_samples_and_never_goes_back(room):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"classes": 5}, "a label of number 4, and the model 4 classes"),
-        ({"pair": True}, "the model reads single texts, and the data has pairs"),
+        ({"classes": 5}, "the label 4, but the model has 4 classes"),
+        ({"pair": True}, "the model takes single texts, but the data has pairs"),
     ],
 )
 def test_data_that_is_not_the_models_is_refused(settings, message):
@@ -220,7 +220,7 @@ def evaluation(lengths, depths=None, seed=0):
 
 
 def outcomes(predictions, labels, probabilities=None, classes=2):
-    """Of a model that gives each prediction the same probability, unless others are given."""
+    """Outcomes whose predictions all have the same probability, unless probabilities are given."""
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     if probabilities is None:
         probabilities = np.where(np.arange(classes) == predictions[:, None], 0.8, 0.2 / (classes - 1))
@@ -229,7 +229,7 @@ def outcomes(predictions, labels, probabilities=None, classes=2):
 
 def test_macro_f1_is_the_mean_over_labels_that_occur():
     found = Evaluation(outcomes([0, 0, 1, 1], [0, 1, 1, 1], classes=4), tuple("abcd"), np.ones(4, int), None)
-    first, second = 2 * 1 / (2 + 1), 2 * 2 / (2 + 3)  # 2 · correct / (predicted + there)
+    first, second = 2 * 1 / (2 + 1), 2 * 2 / (2 + 3)  # 2 · correct / (predicted + labelled)
     assert found.macro_f1 == pytest.approx((first + second) / 2)
 
 
@@ -333,7 +333,7 @@ def test_a_token_that_the_model_does_not_know_is_named():
 
 @pytest.fixture
 def imaginary_gpu(monkeypatch):
-    """Of its memory a batch may take 1 MB, and each token takes 100 bytes. It notes the lengths that it measures."""
+    """A GPU on which a batch may use 1 MB, and each token needs 100 bytes. Returns the measured lengths."""
     measured = []
 
     def peak_bytes(work, device):
@@ -354,7 +354,7 @@ def test_on_a_gpu_batches_fill_their_share_of_the_memory_and_no_more(imaginary_g
         plan = one.plan(np.arange(len(data)), one.measured_budget())
         taken = [100 * len(rows) * int(data.lengths[rows].max()) for rows in plan]
         assert max(taken) <= 10**6
-        assert all(each > 0.5 * 10**6 for each in taken[1:-1])  # those at the ends are of the shortest, and of the rest
+        assert all(each > 0.5 * 10**6 for each in taken[1:-1])  # the batches at both ends may be smaller
 
 
 def test_on_a_gpu_memory_is_measured_again_for_longer_inputs_alone(imaginary_gpu):

@@ -23,7 +23,7 @@ EXPRESSIONS = ["[MAX 2 9 [MIN 4 7 ] 0 ]", "7", "[SM 1 2 ]", "[MED [MIN 1 ] [MAX 
 
 
 def make(seed=0, task="listops", encoder="bt-grc", **options):
-    """A model that has learned nothing, with a scorer that prefers some candidates."""
+    """An untrained model, with a scorer that prefers some candidates."""
     torch.manual_seed(seed)
     changes = {"model.dim": 8, "data.task": task, **{f"encoder.options.{key}": each for key, each in options.items()}}
     settings = Settings.change(recipes.load("listops", encoder), changes)
@@ -162,7 +162,7 @@ def test_a_gold_tree_encoder_is_right_on_gold_data_and_refuses_other():
     model = {"gold": make(encoder="gold-tree-grc")}
     assert analysis.analyse(model, samples()).rows["gold"].against_trees.exact_match == 1
     without = Split.from_samples([Sample(("[MAX", "1", "]"), "1")], TASKS["listops"].labels)
-    with pytest.raises(ValueError, match="gold-tree-grc composes by gold trees, and the data has none"):
+    with pytest.raises(ValueError, match="gold-tree-grc needs gold trees, and the data has none"):
         analysis.analyse(model, without)
 
 

@@ -1,4 +1,4 @@
-"""What a model says of texts, and the document that is made of it."""
+"""Answers: the label and the parses of a text, and the JSON document."""
 
 import json
 
@@ -21,7 +21,7 @@ WITHOUT_TREES = ("recurrent-grc", "ndr", "lstm", "transformer")
 
 
 def make(task="listops", words=None, encoder=None, **changes):
-    """A small model that has learned nothing."""
+    """A small untrained model."""
     torch.manual_seed(0)
     settings = Settings.change(recipes.load("listops"), {"model.dim": 8, "data.task": task, **changes})
     if encoder is not None:
@@ -101,7 +101,7 @@ def test_merges_are_in_the_order_of_the_best_beam_that_reached_the_tree():
     ids = torch.tensor([model.vocabulary.ids(tokens)])
     beams = model.model.encode(ids, torch.tensor([len(tokens)])).beams
     trees = beams.trees([tokens])[0]
-    assert len(set(trees)) < len(trees)  # some beams did reach one tree
+    assert len(set(trees)) < len(trees)  # some beams found the same tree
     for parse in model.parse(" ".join(tokens)):
         best = beams.chart.spans[0, trees.index(parse.tree)].tolist()
         assert [list(span) for span in parse.merges] == best

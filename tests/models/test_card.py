@@ -86,7 +86,7 @@ def test_a_model_of_pairs_is_called_with_pairs():
 
 @pytest.mark.parametrize(
     ("closed", "expected"),
-    [(True, "a token that was not in the training data is refused"), (False, "are all read as one unknown word")],
+    [(True, "tokens that were not in the training data are rejected"), (False, "are all encoded as one unknown word")],
 )
 def test_the_limits_say_what_happens_to_unknown_words(closed, expected):
     assert expected in make_card(config(closed=closed), None, "owner/model").text

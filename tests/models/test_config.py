@@ -1,4 +1,4 @@
-"""The configuration of a model: what it takes from `config.yaml`, and what it refuses."""
+"""The configuration of a model: its values from `config.yaml`, and errors for invalid ones."""
 
 from copy import deepcopy
 
@@ -89,15 +89,15 @@ def test_a_missing_key_of_the_model_is_named(document, key):
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("labels", ["no"], "labels is ['no']: it must be two or more different words"),
-        ("labels", ["no", "no"], "labels is ['no', 'no']: it must be two or more different words"),
-        ("labels", ["no", 1], "labels is ['no', 1]: it must be two or more different words"),
+        ("labels", ["no"], "labels is ['no']: it must be a list of two or more different strings"),
+        ("labels", ["no", "no"], "labels is ['no', 'no']: it must be a list of two or more different strings"),
+        ("labels", ["no", 1], "labels is ['no', 1]: it must be a list of two or more different strings"),
         ("labels", "yes", "labels is 'yes': it must be of type list"),
         ("pair", 1, "pair is 1: it must be of type bool"),
         ("closed_vocabulary", None, "closed_vocabulary is None: it must be of type bool"),
         ("beamtree", 0.1, "beamtree is 0.1: it must be of type str"),
-        ("model", None, "model is None: it must be settings by their names"),
-        ("model", [8], "model is [8]: it must be settings by their names"),
+        ("model", None, "model is None: it must be a mapping of settings"),
+        ("model", [8], "model is [8]: it must be a mapping of settings"),
         ("model.dim", 0, "model.dim is 0: it must be an integer of at least 1"),
         ("model.dim", True, "model.dim is True: it must be an integer of at least 1"),
         ("model.dim", 8.0, "model.dim is 8.0: it must be an integer of at least 1"),
@@ -110,15 +110,15 @@ def test_a_missing_key_of_the_model_is_named(document, key):
         ("model.dropout", False, "model.dropout is False: it must be a number"),
         ("model.dropout_in", "0.1", "model.dropout_in is '0.1': it must be a number"),
         ("model.dropout_in", 10**400, "model.dropout_in is 1000"),
-        ("encoder.name", "", "encoder.name is '': it must be a word"),
-        ("encoder.name", ["bt-grc"], "encoder.name is ['bt-grc']: it must be a word"),
-        ("encoder.options", None, "encoder.options is None: it must be options by their names"),
-        ("encoder.options", {1: 2}, "encoder.options is {1: 2}: it must be options by their names"),
-        ("encoder.options.beam_size", [5], "encoder.options.beam_size is [5]: it must be a plain value"),
-        ("data.task", 5, "data.task is 5: it must be a word"),
-        ("data.vectors", 5, "data.vectors is 5: it must be a word"),
-        ("data.options.seed", [1], "data.options.seed is [1]: it must be a plain value"),
-        ("data.options.seed", None, "data.options.seed is None: it must be a plain value"),
+        ("encoder.name", "", "encoder.name is '': it must be a non-empty string"),
+        ("encoder.name", ["bt-grc"], "encoder.name is ['bt-grc']: it must be a non-empty string"),
+        ("encoder.options", None, "encoder.options is None: it must be a mapping of options"),
+        ("encoder.options", {1: 2}, "encoder.options is {1: 2}: it must be a mapping of options"),
+        ("encoder.options.beam_size", [5], "beam_size is [5]: it must be a boolean, a number or a string"),
+        ("data.task", 5, "data.task is 5: it must be a non-empty string"),
+        ("data.vectors", 5, "data.vectors is 5: it must be a non-empty string"),
+        ("data.options.seed", [1], "data.options.seed is [1]: it must be a boolean, a number or a string"),
+        ("data.options.seed", None, "data.options.seed is None: it must be a boolean, a number or a string"),
         ("data.tests", "near-iid", "data.tests is 'near-iid': it must be a list of names"),
         ("data.tests", [8], "data.tests is [8]: it must be a list of names"),
     ],
@@ -131,7 +131,7 @@ def test_a_wrong_value_is_named_with_what_it_must_be(document, key, value, expec
 
 @pytest.mark.parametrize("document", [None, [], "text", 5])
 def test_a_document_without_settings_is_refused(document):
-    assert message(document) == f"here: it holds {type(document).__name__}, where a run's settings should be"
+    assert message(document) == f"here: it contains {type(document).__name__}, not the settings of a run"
 
 
 def test_an_integer_is_accepted_for_a_rate(document):

@@ -117,7 +117,7 @@ def left_branching(tokens):
 
 
 class ByTrees(BeamTree):
-    """Stands for an encoder that composes by given trees: it notes what it was given."""
+    """A stand-in for an encoder that needs trees: it records those that it receives."""
 
     needs_trees = True
 

@@ -1,4 +1,4 @@
-"""Labels of constituents: what the classifier says of every node of every beam."""
+"""Labels of constituents: the predictions of the classifier for every node of every beam."""
 
 import pytest
 import torch

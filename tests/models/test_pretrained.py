@@ -1,4 +1,4 @@
-"""Models on disk, on the hub and in use: what is saved comes back, and texts are read as in training."""
+"""Models on disk, on the hub and in use: saving loses nothing, and texts are tokenised as in training."""
 
 import os
 import pickle
@@ -62,7 +62,7 @@ def folder(tmp_path):
 
 
 def message(call, *arguments, **settings):
-    """What a mistake is answered with, which is one line."""
+    """The error message for a mistake, which is one line."""
     with pytest.raises(ValueError, match=r"\A.+\Z") as caught:
         call(*arguments, **settings)
     return str(caught.value)
@@ -243,7 +243,7 @@ def test_parses_are_the_papers_with_equal_trees_merged():
         tree = beamtree.Tree.from_actions(actions, tokens)
         expected[tree] = expected.get(tree, 0) + probability
     found = model.parse(" ".join(tokens))
-    assert len(found) == len(expected) < 8  # some beams did reach one tree
+    assert len(found) == len(expected) < 8  # some beams found the same tree
     assert [parse.probability for parse in found] == sorted((parse.probability for parse in found), reverse=True)
     assert {parse.tree: parse.probability for parse in found} == pytest.approx(expected, abs=1e-5)
     assert sum(parse.probability for parse in found) == pytest.approx(1)
@@ -283,13 +283,13 @@ def test_a_model_without_trees_predicts_but_does_not_parse():
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [
-        (lambda run: (run / storage.CONFIG).unlink(), "is no run: it has no config.yaml"),
+        (lambda run: (run / storage.CONFIG).unlink(), "is not a run: it has no config.yaml"),
         (lambda run: (run / storage.WEIGHTS).unlink(), "has no model.safetensors"),
         (lambda run: (run / storage.VOCABULARY).unlink(), "has no vocab.json"),
-        (lambda run: (run / storage.VOCABULARY).write_text('["<pad>", "<unk>"'), "vocab.json: it is no JSON file"),
-        (lambda run: (run / storage.VOCABULARY).write_text('["a"]'), "vocab.json: it is no vocabulary"),
+        (lambda run: (run / storage.VOCABULARY).write_text('["<pad>", "<unk>"'), "vocab.json: it is not JSON"),
+        (lambda run: (run / storage.VOCABULARY).write_text('["a"]'), "vocab.json: it is not a vocabulary"),
         (lambda run: Vocabulary("abc").save(run / storage.VOCABULARY), "vocab.json has 6 words and model.safetensors"),
-        (lambda run: (run / storage.WEIGHTS).write_bytes(b"x"), "it is damaged, or no safetensors file"),
+        (lambda run: (run / storage.WEIGHTS).write_bytes(b"x"), "it is damaged, or not a safetensors file"),
         (lambda run: storage.write_weights(run, nn.Linear(2, 2)), "embedding.words.weight is missing"),
         (lambda run: replace(run, "name: bt-grc", "name: bt-gcr"), "config.yaml: unknown encoder 'bt-gcr' (did you"),
         (lambda run: replace(run, "beam_size: 3", "beam_siz: 3"), "unknown option of bt-grc 'beam_siz' (did you"),
@@ -436,7 +436,7 @@ def test_the_card_tells_what_the_model_is(hub):
 
 def test_a_foreign_model_on_the_hub_is_refused(hub):
     (hub.root / "owner" / "other").mkdir(parents=True)
-    assert message(load, "owner/other") == "owner/other is no model of beamtree: on the hub it has no config.yaml"
+    assert message(load, "owner/other") == "owner/other is not a beamtree model: on the hub it has no config.yaml"
 
 
 def test_without_a_network_the_hub_is_an_error_of_one_line(monkeypatch):

@@ -1,4 +1,4 @@
-"""Models on disk: what is written is read back, and what is wrong with a folder is said in one line."""
+"""Models on disk: writing and reading lose nothing, and errors of a folder are one line."""
 
 import pytest
 import torch
@@ -55,26 +55,26 @@ def test_a_folder_is_a_run_once_it_has_a_config_and_finished_once_it_has_results
 
 def test_a_folder_that_is_none_is_named(tmp_path):
     assert message(read_config, tmp_path / "none") == f"{tmp_path / 'none'}: there is no such folder"
-    assert message(read_config, tmp_path) == f"{tmp_path} is no run: it has no config.yaml"
+    assert message(read_config, tmp_path) == f"{tmp_path} is not a run: it has no config.yaml"
     (tmp_path / "file").write_text("")
-    assert message(read_config, tmp_path / "file") == f"{tmp_path / 'file'}: it is a file, no folder"
+    assert message(read_config, tmp_path / "file") == f"{tmp_path / 'file'}: it is a file, not a folder"
     assert not storage.is_run("x" * 5000)
 
 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lambda text: text.replace("seed: 0", "seed: [0"), "config.yaml: it is no YAML file"),
-        (lambda text: text.replace("seed: 0", "seed: 2020-99-99"), "config.yaml: it is no YAML file"),
-        (lambda text: "[" * 5000, "config.yaml: it is no YAML file"),
-        (lambda text: text.replace("seed: 0", "seed: \x00"), "config.yaml: it is no YAML file"),
-        (lambda text: text.replace("seed: 0", "seed: !!python/object/apply:os.getpid []"), "it is no YAML file"),
-        (lambda text: "", "config.yaml: it holds NoneType"),
+        (lambda text: text.replace("seed: 0", "seed: [0"), "config.yaml: it is not YAML"),
+        (lambda text: text.replace("seed: 0", "seed: 2020-99-99"), "config.yaml: it is not YAML"),
+        (lambda text: "[" * 5000, "config.yaml: it is not YAML"),
+        (lambda text: text.replace("seed: 0", "seed: \x00"), "config.yaml: it is not YAML"),
+        (lambda text: text.replace("seed: 0", "seed: !!python/object/apply:os.getpid []"), "it is not YAML"),
+        (lambda text: "", "config.yaml: it contains NoneType"),
         (lambda text: text.replace("pair: false", ""), "config.yaml: the key pair is missing"),
         (lambda text: text.replace("pair: false", "pair: 2"), "pair is 2: it must be of type bool"),
         (lambda text: text.replace("- 'no'", "- no"), "labels is [False, 'yes']"),
-        (lambda text: text.replace("- 'no'", "- 'yes'"), "two or more different words"),
-        (lambda text: text.replace("- 'no'\n", ""), "two or more different words"),
+        (lambda text: text.replace("- 'no'", "- 'yes'"), "two or more different strings"),
+        (lambda text: text.replace("- 'no'\n", ""), "two or more different strings"),
         (lambda text: text.replace("dim: 128", "dim: x"), "config.yaml: model.dim is 'x': it must be an integer"),
         (lambda text: text.replace("dim: 128", ""), "config.yaml: model.dim is missing"),
     ],
@@ -136,7 +136,7 @@ def test_damaged_weights_are_answered_in_one_line(tmp_path, damage):
     storage.write_weights(tmp_path, nn.Linear(3, 2))
     path = tmp_path / storage.WEIGHTS
     path.write_bytes(damage(path.read_bytes()))
-    assert f"{path}: it is damaged, or no safetensors file" in message(storage.read_weights, tmp_path)
+    assert f"{path}: it is damaged, or not a safetensors file" in message(storage.read_weights, tmp_path)
 
 
 def test_weights_of_another_model_are_named_three_at_most():
@@ -146,7 +146,7 @@ def test_weights_of_another_model_are_named_three_at_most():
     wrong = {"0.weight": torch.zeros(2, 4), "1.bias": torch.zeros(2, dtype=torch.int64), "2.bias": torch.zeros(1)}
     found = message(storage.fill, model, {**{"0.bias": right["0.bias"]}, **wrong}, "here")
     assert found == (
-        "here: these are the weights of another model: 1.weight is missing, 2.bias is superfluous, "
+        "here: these are the weights of another model: 1.weight is missing, 2.bias is unexpected, "
         "0.weight is floats of shape (2, 4) and must be floats of shape (2, 3), and 1 more"
     )
     found = message(storage.fill, model, {**right, "1.bias": wrong["1.bias"]}, "here")

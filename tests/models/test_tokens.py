@@ -1,4 +1,4 @@
-"""The tokens of texts for a model, and their offsets: those of its training."""
+"""Texts have the tokens of a model's training, with their offsets."""
 
 import copy
 from typing import Any
@@ -64,9 +64,7 @@ def test_a_function_must_be_given_again() -> None:
         ValueError, match=r"^the model was trained with a function as tokenizer, which is not stored wit"
     ):
         tokenizer_of(settings, vocabulary("samples"))
-    with pytest.raises(
-        ValueError, match=r"^the model was trained with a tokenizer of Hugging Face, which is not stored"
-    ):
+    with pytest.raises(ValueError, match=r"^the model was trained with a Hugging Face tokenizer, which is not stored"):
         tokenizer_of(config("samples", tokenizer="huggingface"), vocabulary("samples"))
     again = make_tokenizer(lambda text: text.split("-"))
     assert tokenizer_of(settings, vocabulary("samples"), again).words("a-b") == ["a", "b"]

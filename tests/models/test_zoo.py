@@ -1,4 +1,4 @@
-"""The models that come with the package: they load by name, and are as good as is said of them."""
+"""The shipped models: they load by name, and have the accuracy that their results report."""
 
 import math
 
@@ -16,7 +16,7 @@ SMALL = 5 * 2**20  # bytes
 
 
 def expressions(length, count):
-    """Of the grammar that the models were trained on, with another seed than theirs; of about this length."""
+    """Expressions of about this length, from the grammar of the training data with another seed."""
     spec = preset("d20s-train")
     found = generate(
         Spec(
@@ -48,12 +48,12 @@ def test_they_are_small_and_say_how_good_they_are(name):
 @pytest.mark.parametrize("name", LISTOPS)
 @pytest.mark.parametrize(("length", "count", "split"), [(20, 200, "near-iid"), (180, 30, "200-300")])
 def test_they_calculate_as_well_as_is_said(name, length, count, split):
-    """On new expressions, as often right as on those of a split that are about as long, less three deviations."""
+    """The accuracy on new expressions is that of a split of similar length, within three standard deviations."""
     texts, labels = expressions(length, count)
     model = beamtree.load(name)
     right = sum(one.label == label for one, label in zip(model.predict(texts), labels, strict=True))
-    told = model.results["splits"][split]["accuracy"]
-    assert right >= count * told - 3 * math.sqrt(count * told * (1 - told))
+    accuracy = model.results["splits"][split]["accuracy"]
+    assert right >= count * accuracy - 3 * math.sqrt(count * accuracy * (1 - accuracy))
 
 
 @pytest.mark.parametrize("name", LISTOPS)
@@ -90,7 +90,7 @@ def test_a_word_that_the_model_never_saw_is_told():
 
 
 def test_its_accuracy_is_the_one_that_is_told():
-    """On the real test sentences, the first 300 of them."""
+    """On the first 300 sentences of the original test file."""
     model = beamtree.load("sst5-bt-grc")
     split = beamtree.data.load("sst5", "iid", roots=[real_files.find("sst/trees.tar.xz").parents[1]])
     sentences = [split[row] for row in range(300)]

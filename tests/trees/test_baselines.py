@@ -1,4 +1,4 @@
-"""Baselines: shapes that are known, and two random ones with the distributions they claim."""
+"""Baselines: known shapes, and two random ones with the documented distributions."""
 
 import time
 from collections import Counter
@@ -38,7 +38,7 @@ def drawn(baseline, size: int) -> Counter[Tree]:
 
 
 def near(found: Counter[Tree], expected: dict[Tree, float]) -> bool:
-    """Pearson's statistic is not beyond what one draw in a million would give, by Wilson and Hilferty's formula."""
+    """Whether Pearson's χ² is below the limit that one sample in a million exceeds (Wilson–Hilferty approximation)."""
     statistic = sum((found[tree] - DRAWS * p) ** 2 / (DRAWS * p) for tree, p in expected.items())
     freedom = len(expected) - 1
     return statistic < freedom * (1 - 2 / (9 * freedom) + 4.75 * (2 / (9 * freedom)) ** 0.5) ** 3

@@ -80,9 +80,9 @@ def test_broken_brackets_are_told(text: str, message: str) -> None:
     ("spans", "message"),
     [
         (((0, 2), (1, 3)), "span (1, 3) crosses another one, which ends at 2"),
-        (((0, 5),), "span (0, 5) does not lie within the 4 leaves"),
-        (((2, 2),), "span (2, 2) does not lie within the 4 leaves"),
-        (((-1, 2),), "span (-1, 2) does not lie within the 4 leaves"),
+        (((0, 5),), "span (0, 5) is out of range for 4 leaves"),
+        (((2, 2),), "span (2, 2) is out of range for 4 leaves"),
+        (((-1, 2),), "span (-1, 2) is out of range for 4 leaves"),
     ],
 )
 def test_spans_that_are_no_bracketing_are_told(spans, message: str) -> None:

@@ -37,7 +37,7 @@ def test_entropy_is_that_of_the_distribution() -> None:
 
 @pytest.mark.parametrize("given", [[], [0.5, 0.4], [1.5, -0.5]])
 def test_entropy_wants_a_distribution(given: list[float]) -> None:
-    with pytest.raises(ValueError, match="are no distribution"):
+    with pytest.raises(ValueError, match="are not a distribution"):
         entropy(given)
 
 
@@ -96,5 +96,5 @@ def test_agreement_is_the_mean_over_pairs_of_models() -> None:
 
 
 def test_agreement_takes_two() -> None:
-    with pytest.raises(ValueError, match="got 1: give the trees of at least two"):
+    with pytest.raises(ValueError, match="agreement needs the trees of at least two models, got 1"):
         agreement([[Tree.parse("(a b)")]])

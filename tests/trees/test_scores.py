@@ -47,8 +47,8 @@ def built(corpus: list[tuple[int, int, Shape | int]]) -> list[tuple[Tree, Tree |
 
 
 def penn(tree: Tree | Bracketing, counted: Counted) -> str:
-    """As PYEVALB reads it: one label for all constituents. It never counts a part-of-speech tag, so that is what a leaf
-    has; where leaves count, a constituent stands around each."""
+    """A tree in PYEVALB's format, with one label for all constituents. PYEVALB does not count part-of-speech tags, so a
+    leaf has one; if leaves count, each is also in a constituent."""
     spans = tree.spans(leaves=False) if isinstance(tree, Tree) else tree.spans
     pieces = ["(X (T w))" if counted == "all" else "(T w)"] * len(tree)
     for start, end in sorted(spans, key=lambda span: span[1] - span[0]):
@@ -88,7 +88,7 @@ def test_precision_recall_and_f1_are_pyevalbs(counted: Counted, n_ary: bool, dat
 @pytest.mark.parametrize("n_ary", [False, True])
 @given(data=st.data())
 def test_without_trivial_spans_pyevalbs_counts_are_less_by_the_root(n_ary: bool, data: st.DataObject) -> None:
-    """It has no way not to count the root."""
+    """PYEVALB always counts the root."""
     pairs = built(data.draw(corpora(n_ary)))
     for (tree, gold), result in zip(pairs, evalb(pairs, "merged"), strict=True):
         ours = count(tree, gold).counting("nontrivial", len(tree))

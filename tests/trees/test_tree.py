@@ -55,7 +55,7 @@ def nodes(nested: Nested, start: int = 0) -> tuple[list[Node], list[Node]]:
 
 
 def merge(actions: list[int]) -> list[tuple[int, int]]:
-    """The span each action makes, by the definition: elements j and j+1 give way to their parent."""
+    """The span that each action creates, by definition: elements j and j+1 are replaced by their parent."""
     sequence = [(position, position + 1) for position in range(len(actions) + 1)]
     made = []
     for action in actions:
@@ -201,7 +201,7 @@ def test_new_leaves_keep_the_shape(built: Merges) -> None:
 
 @pytest.mark.parametrize(("size", "count"), [(1, 1), (2, 1), (3, 2), (4, 5), (5, 14), (6, 42)])
 def test_all_orders_of_merges_make_catalan_many_trees(size: int, count: int) -> None:
-    """Equality and hash tell apart all shapes, and only shapes: not the orders that made them."""
+    """Trees are equal if and only if their shapes are, whatever the merge order."""
     orders = product(*(range(choices) for choices in range(size - 1, 0, -1)))
     assert len({Tree.from_actions(actions) for actions in orders}) == count
 
@@ -227,8 +227,8 @@ def test_repr_of_a_long_tree_is_short() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no tree in the empty text ''"),
-        (" \n", "no tree in the empty text"),
+        ("", "the text '' is empty: it must be a tree"),
+        (" \n", "is empty: it must be a tree"),
         ("(a b", r"the '\(' at character 0 is never closed"),
         ("(a (b c)", r"the '\(' at character 0 is never closed"),
         (")", r"the '\)' at character 0 closes no '\('"),
@@ -276,9 +276,9 @@ def test_actions_and_leaves_must_agree_in_number(leaves: list[str]) -> None:
         ),
         ([(0, 2), (0, 3)], r"the spans leave 2 separate .* the last of them \(0, 4\)"),
         ([], "the spans leave 4 separate constituents"),
-        ([(0, 5)], r"span \(0, 5\) does not lie within the 4 leaves"),
-        ([(-1, 2)], r"span \(-1, 2\) does not lie within the 4 leaves"),
-        ([(2, 2)], r"span \(2, 2\) does not lie .* needs 0 <= start < end <= 4"),
+        ([(0, 5)], r"span \(0, 5\) is out of range for 4 leaves"),
+        ([(-1, 2)], r"span \(-1, 2\) is out of range for 4 leaves"),
+        ([(2, 2)], r"span \(2, 2\) is out of range .* needs 0 <= start < end <= 4"),
     ],
 )
 def test_spans_that_are_not_one_binary_tree_are_refused(spans: list[tuple[int, int]], message: str) -> None:
@@ -287,7 +287,7 @@ def test_spans_that_are_not_one_binary_tree_are_refused(spans: list[tuple[int, i
 
 
 def test_with_leaves_wants_as_many_leaves() -> None:
-    with pytest.raises(ValueError, match="a tree of 2 leaves needs as many new ones, got 3"):
+    with pytest.raises(ValueError, match="a tree of 2 leaves needs as many new leaves, got 3"):
         Tree.parse("(a b)").with_leaves(["a", "b", "c"])
 
 
@@ -325,7 +325,7 @@ def test_a_shape_that_does_not_fit_the_leaves_is_refused(reduces: tuple[int, ...
 
 @dataclasses.dataclass
 class Chain:
-    """A tree of 50,000 leaves and as many levels, with what must be true of it written down by hand."""
+    """A tree of 50,000 leaves and as many levels, with its expected properties."""
 
     text: str
     actions: list[int]

@@ -1,4 +1,4 @@
-"""Optional packages: what works without them, and what is said where one is missing."""
+"""Optional packages: what works without them, and the errors if one is missing."""
 
 import importlib.util
 import re
@@ -12,7 +12,7 @@ import pytest
 from beamtree.utils.extras import EXTRAS, require
 
 ROOT = Path(__file__).parents[2]
-# Makes the packages impossible to import, as where they are not installed.
+# Blocks the import of packages, as if they were not installed.
 BLOCK = """
 import importlib.util, sys
 find = importlib.util.find_spec
@@ -85,7 +85,7 @@ def test_commands_say_what_they_need():
         "    try:\n        main()\n"
         "    except SystemExit as ended:\n        print(arguments[0], ended.code or 0)\n"
     )
-    lines, errors = run(OPTIONAL - {"pydantic"}, program)  # which versions of typer need themselves
+    lines, errors = run(OPTIONAL - {"pydantic"}, program)  # which some versions of typer need
     for command, code in (("parse", 0), ("models", 0), ("bench", 0), ("train", 2), ("evaluate", 2)):
         assert f"{command} {code}" in lines, errors
     assert "error: beamtree train needs lightning and torchmetrics and tensorboard, which are not installed" in errors

@@ -45,12 +45,12 @@ def test_lines_are_appended_and_an_incomplete_line_is_replaced(tmp_path):
     files.append_json_line(path, {"epoch": 0, "note": "ü\n\udc80"})
     files.append_json_line(path, {"epoch": 1})
     with open(path, "ab") as file:
-        file.write(b'{"epoch": 2, "tra')  # what a killed process may leave
+        file.write(b'{"epoch": 2, "tra')  # a killed process may leave this
     assert files.read_json_lines(path) == [{"epoch": 0, "note": "ü\n\udc80"}, {"epoch": 1}]
     files.append_json_line(path, {"epoch": 2})
     assert [line["epoch"] for line in files.read_json_lines(path)] == [0, 1, 2]
     path.write_text('{"epoch": 0}\nx\n{"epoch": 1}\n')
-    assert "metrics.jsonl, line 2: it is no JSON" in message(files.read_json_lines, path)
+    assert "metrics.jsonl, line 2: it is not JSON" in message(files.read_json_lines, path)
 
 
 def test_json_is_read_as_it_was_written(tmp_path):
@@ -58,7 +58,7 @@ def test_json_is_read_as_it_was_written(tmp_path):
     files.write_json(tmp_path / "x.json", value)
     assert files.read_json(tmp_path / "x.json") == value
     (tmp_path / "x.json").write_text('{"b": [1, 2.5')
-    assert "x.json: it is no JSON file" in message(files.read_json, tmp_path / "x.json")
+    assert "x.json: it is not JSON" in message(files.read_json, tmp_path / "x.json")
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])

@@ -20,7 +20,7 @@ def test_saved_counts_a_storage_once_and_neither_weights_nor_input():
 def test_the_peak_is_what_the_work_needs_at_most():
     def work():
         for _ in range(3):  # each is freed before the next but one
-            torch.ones(2**26)  # 256 MiB, large beside the few that the kernel's counters may be behind
+            torch.ones(2**26)  # 256 MiB, much more than the error of the kernel's counters
 
     torch.ones(2**28)  # 1 GiB, an earlier peak
     peak = memory.peak_bytes(work, "cpu")

@@ -1,4 +1,4 @@
-"""One palette for drawings, plots and the page."""
+"""One palette for drawings, plots and the web page."""
 
 import re
 

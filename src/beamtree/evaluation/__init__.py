@@ -1,4 +1,4 @@
-"""Evaluation: accuracy, macro-F1, calibration and confusions of a model, overall, by length and by depth.
+"""Evaluation: accuracy, macro-F1, calibration and confusion matrix of a model, overall, by length and by depth.
 
 found = evaluate(beamtree.load("listops-bt-grc"), beamtree.data.load("listops", "900-1000"))
 found.accuracy, found.interval

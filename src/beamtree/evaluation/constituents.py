@@ -1,9 +1,9 @@
-"""Accuracy by constituent: what a model's classifier says of the parts of a text, against the labels they should have.
+"""Accuracy by constituent: the labels that a model predicts for the constituents of a text, against the expected ones.
 
-SST has a label for every phrase; in ListOps every list has a value. Labels exist for the constituents of a model's own
-tree only, so there are two figures: how many of the labelled constituents the tree has, and how many of these are
-labelled correctly; both by height and by length. The height of a constituent counts the labelled ones nested in it:
-a word has height 0, a list without lists in it 1.
+SST has a label for every phrase; in ListOps every list has a value. A model predicts labels for the constituents of its
+own tree only, so there are two figures: the share of the labelled constituents that are in the tree, and the share of
+these with the correct label. Both are given by height and by length. The height of a constituent is the number of
+levels of labelled constituents inside it: 0 for a token, 1 for a list without inner lists.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,9 +17,9 @@ from beamtree.trees.tree import Span
 class Tally:
     """Counts of labelled constituents."""
 
-    expected: int = 0  # constituents that have a label
-    found: int = 0  # of these, constituents of the model's tree
-    correct: int = 0  # of these, constituents with the right label
+    expected: int = 0  # constituents with an expected label
+    found: int = 0  # those of them that are in the model's tree
+    correct: int = 0  # those of the found ones whose label is correct
 
     @property
     def accuracy(self) -> float:
@@ -30,7 +30,7 @@ class Tally:
         return self.found / self.expected if self.expected else float("nan")
 
     def to_dict(self) -> dict[str, Any]:
-        """In types of JSON; None where nothing was counted."""
+        """Convert to JSON types, with None for NaN."""
         counts = {"expected": self.expected, "found": self.found, "correct": self.correct}
         shares = {"accuracy": self.accuracy, "recall": self.recall}
         return {**counts, **{name: share if share == share else None for name, share in shares.items()}}
@@ -38,17 +38,17 @@ class Tally:
 
 @dataclass
 class ConstituentAccuracy:
-    """The tallies of one model, so far."""
+    """Running tallies of one model."""
 
     total: Tally = field(default_factory=Tally)
     by_height: dict[int, Tally] = field(default_factory=dict)
     by_length: dict[tuple[int, int], Tally] = field(default_factory=dict)  # first and last length of a bin
 
     def add(self, found: Mapping[Span, str], expected: Mapping[Span, str]) -> None:
-        """Add a text: the labels of the constituents of the model's tree, and those that constituents should have."""
+        """Add a text: the labels that the model predicts for the constituents of its tree, and the expected labels."""
         for span, height in heights(expected).items():
             bins = length_bin(span[1] - span[0])
-            tallies = (self.total, _of(self.by_height, height), _of(self.by_length, bins))
+            tallies = (self.total, _tally(self.by_height, height), _tally(self.by_length, bins))
             for tally in tallies:
                 tally.expected += 1
                 tally.found += span in found
@@ -63,12 +63,12 @@ class ConstituentAccuracy:
 
 
 def heights(spans: Iterable[Span]) -> dict[Span, int]:
-    """The height of each of these constituents, none of which overlap.
+    """Compute the height of each constituent. The constituents must not cross.
 
-    It is 0 for single tokens, otherwise one more than that of the highest inside it, and at least 1.
+    The height is 0 for a single token, otherwise one more than the largest height inside it, and at least 1.
     """
     found: dict[Span, int] = {}
-    nested: list[Span] = []  # those that are not yet inside another one
+    nested: list[Span] = []  # constituents that are not inside another one so far
     for span in sorted(spans, key=lambda span: (span[1], -span[0])):
         height = 0 if span[1] - span[0] == 1 else 1
         while nested and nested[-1][0] >= span[0]:
@@ -79,10 +79,10 @@ def heights(spans: Iterable[Span]) -> dict[Span, int]:
 
 
 def length_bin(length: int) -> tuple[int, int]:
-    """The first and the last length of a bin, from one power of two to before the next: 5 → (4, 7)."""
+    """The first and the last length of the bin of this length. Bins start at powers of two: 5 → (4, 7)."""
     first = 1 << (length.bit_length() - 1)
     return first, 2 * first - 1
 
 
-def _of(tallies: dict[Any, Tally], key: Any) -> Tally:
+def _tally(tallies: dict[Any, Tally], key: Any) -> Tally:
     return tallies.setdefault(key, Tally())

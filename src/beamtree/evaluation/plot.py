@@ -1,4 +1,4 @@
-"""Accuracy over length and depth, drawn with matplotlib, which is optional."""
+"""Plots of accuracy over length and depth, with matplotlib, an optional package."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from beamtree.utils.plot import make_figure, save_figure, style
 
 
 def draw(shown: Views, file: Path, title: str) -> None:
-    """A picture for each view, in which a split is a line of accuracies with their intervals."""
+    """Draw a plot for each view, with a line for each split: accuracies with their confidence intervals."""
     figure = make_figure(5 * len(shown), 4, title)
     for axes, (view, splits) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown.items(), strict=True):
         axes.set(xlabel=view, ylabel="accuracy (%)")

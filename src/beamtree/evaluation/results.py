@@ -1,4 +1,4 @@
-"""What an evaluation found: accuracy with its interval, as a whole, by length and by depth."""
+"""Results of an evaluation: accuracy with its confidence interval, overall, by length and by depth."""
 
 import itertools
 import math
@@ -20,13 +20,13 @@ from beamtree.models.pretrained import Pretrained
 from beamtree.utils.checks import unknown
 from beamtree.utils.extras import require
 
-_Z = 1.959964  # of the normal distribution: 95 % lie within
-_MOST_BINS = 12
+_Z = 1.959964  # quantile of the normal distribution for a two-sided interval of 95 %
+_MAX_BINS = 12
 
 
 @dataclass(frozen=True)
 class Proportion:
-    """A number of correct samples among all.
+    """The proportion of correct samples.
 
     Attributes:
         correct: number of correct samples.
@@ -49,12 +49,12 @@ class Proportion:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % Wilson interval: within 0 and 1, and of some width even if all samples are correct."""
+        """The 95 % Wilson interval. Its limits are within 0 and 1, and differ even if all samples are correct."""
         p, n = self.accuracy, self.count
         middle = p + _Z**2 / (2 * n)
         reach = _Z * math.sqrt(p * (1 - p) / n + _Z**2 / (4 * n**2))
         low, high = ((middle + side) / (1 + _Z**2 / n) for side in (-reach, reach))
-        return (0.0 if self.correct == 0 else low), (1.0 if self.correct == n else high)  # not 1e-17 and the like
+        return (0.0 if self.correct == 0 else low), (1.0 if self.correct == n else high)  # without rounding errors
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Evaluation:
 
     @cached_property
     def share(self) -> Proportion:
-        """The number of correct samples among all."""
+        """The proportion of correct samples."""
         return Proportion(int(self.hit.sum()), len(self.hit))
 
     @property
@@ -189,13 +189,13 @@ class Evaluation:
         """
         place = -(-values.astype(np.int64) // step)
         found = []
-        for number in np.unique(place).tolist():
-            hit = self.hit[place == number]
-            found.append(Bin(int(hit.sum()), len(hit), max((number - 1) * step + 1, 0), number * step))
+        for index in np.unique(place).tolist():
+            hit = self.hit[place == index]
+            found.append(Bin(int(hit.sum()), len(hit), max((index - 1) * step + 1, 0), index * step))
         return found
 
 
-Views = dict[str, dict[str, list[Bin]]]  # for "length" and "depth" the bins of each split
+Views = dict[str, dict[str, list[Bin]]]  # the bins of each split, for "length" and "depth"
 
 
 def views(found: Mapping[str, Evaluation]) -> Views:
@@ -205,7 +205,7 @@ def views(found: Mapping[str, Evaluation]) -> Views:
         found: evaluations by split.
 
     Returns:
-        For "length" and "depth" the bins of each split, which are the same for all splits.
+        The bins of each split, for "length" and "depth". All splits use the same bin width.
     """
     lengths = {split: (one, one.lengths) for split, one in found.items()}
     depths = {split: (one, one.depths) for split, one in found.items() if one.depths is not None}
@@ -218,13 +218,13 @@ def views(found: Mapping[str, Evaluation]) -> Views:
 
 
 def classification() -> Any:
-    """The functions of torchmetrics, which the rest of the package does not need."""
+    """Import the functions of torchmetrics, an optional package."""
     require("train", "an evaluation")
     return import_module("torchmetrics.functional.classification")
 
 
 def records(found: Mapping[str, Evaluation]) -> dict[str, Any]:
-    """Convert evaluations to types of JSON, as `beamtree evaluate --json` prints them.
+    """Convert evaluations to JSON types, as `beamtree evaluate --json` prints them.
 
     Args:
         found: evaluations by split.
@@ -248,10 +248,10 @@ def _record(one: Evaluation) -> dict[str, Any]:
 
 
 def _step(values: list[np.ndarray]) -> int:
-    """How wide bins should be: 1, 2, 5, 10, … so that they are not too many."""
+    """The width of the bins: the smallest of 1, 2, 5, 10, … with which there are at most `_MAX_BINS`."""
     lowest, highest = min(int(each.min()) for each in values), max(int(each.max()) for each in values)
     steps = (digit * 10**power for power in itertools.count() for digit in (1, 2, 5))
-    return next(step for step in steps if -(-highest // step) - -(-lowest // step) < _MOST_BINS)
+    return next(step for step in steps if -(-highest // step) - -(-lowest // step) < _MAX_BINS)
 
 
 def evaluate(
@@ -267,7 +267,7 @@ def evaluate(
     Args:
         pretrained: the model, as `beamtree.load` returns it.
         split: the data, whose labels must be among those of the model.
-        progress: called with the number of samples that are done, and of how many.
+        progress: called with the number of completed samples and the total.
         budget: maximum of batch size × longest²; see `evaluate_model`.
         max_samples: maximum batch size.
 
@@ -298,14 +298,14 @@ def evaluate(
 
 
 def with_labels(split: Split, labels: tuple[str, ...]) -> Split:
-    """The split with its labels numbered as the model numbers them."""
+    """The split with its labels as indices into those of the model."""
     if split.label_names == labels:
         return split
     for name, count in split.label_counts().items():
         if count and name not in labels:
             raise ValueError(f"the data does not fit the model: {unknown('label', name, labels)}")
-    numbers = np.array([labels.index(name) if name in labels else 0 for name in split.label_names])
-    return replace(split, labels=numbers[split.labels], label_names=labels)
+    indices = np.array([labels.index(name) if name in labels else 0 for name in split.label_names])
+    return replace(split, labels=indices[split.labels], label_names=labels)
 
 
 def nesting(split: Split) -> Integer[np.ndarray, "S"] | None:

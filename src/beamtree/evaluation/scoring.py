@@ -1,8 +1,8 @@
-"""Applying a model to labelled data: predictions and losses of every sample, in batches as large as memory allows.
+"""Apply a model to labelled data: predictions and losses of every sample, in batches as large as memory allows.
 
-A batch is limited by its size and by its size × longest², since that is how the memory of some encoders grows. On a GPU
-the longest input is encoded alone first, and its memory tells how many fit. The longest inputs come first, so that an
-input that does not fit is found at once; then batches are halved until they fit.
+A batch is limited by its size and by size × longest², because the memory of some encoders grows this way. On a GPU the
+longest input is encoded alone first, and its memory determines how many fit. The longest inputs are processed first, so
+an input that does not fit is detected at once. If a batch does not fit, the limit is halved.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ from beamtree.models.heads import Model, PairClassifier
 from beamtree.utils.checks import check_integer
 from beamtree.utils.memory import available_bytes, is_out_of_memory, peak_bytes, release_memory
 
-MAX_SAMPLES = 256  # more at once makes nothing faster
-FIXED_BUDGET = 2**22  # batch size × longest², where nothing is measured: four inputs of 1000 tokens
-SHARE = 16  # a batch may take this part of a GPU's free memory: searches of so many sizes stay there for the next one
+MAX_SAMPLES = 256  # larger batches are not faster
+FIXED_BUDGET = 2**22  # batch size × longest², where memory is not measured: four inputs of 1000 tokens
+SHARE = 16  # a batch may use 1/16 of a GPU's free memory: the engine caches workspaces for inputs of several sizes
 
-Progress = Callable[[int, int], None]  # how many samples are done, and of how many
+Progress = Callable[[int, int], None]  # called with the number of completed samples and the total
 
 
 class Outcomes(NamedTuple):
@@ -60,16 +60,16 @@ def evaluate_model(
 ) -> Outcomes:
     """Apply a model to labelled data. The model is left in the mode it was in.
 
-    If a batch does not fit into memory, there is a warning, and the budget is halved.
+    If a batch does not fit into memory, a warning is issued and the budget is halved.
 
     Args:
         model: a classifier of `beamtree.models.heads`.
         batches: the data, with labels.
         device: the device of the model.
-        budget: maximum of batch size × longest², for pairs with both sides in the length; None: what fits, measured on
-            a GPU the first time, and again for inputs that are longer.
+        budget: maximum of batch size × longest², where the length of a pair includes both sides; None: as much as fits
+            into memory, measured on a GPU on the first call and again for longer inputs.
         max_samples: maximum batch size.
-        progress: called with the number of samples that are done, and of how many.
+        progress: called with the number of completed samples and the total.
 
     Returns:
         Predictions, probabilities and losses.
@@ -99,11 +99,12 @@ def evaluate_model(
 
 
 class _Scoring:
-    """What is known so far. It stays on the device until the end, so that the device never waits for the host."""
+    """The outputs so far. They stay on the device until the end, to avoid host syncs."""
 
     def __init__(self, model: Model, batches: Batches, device: torch.device, max_samples: int) -> None:
         self.model, self.batches, self.device, self.max_samples = model, batches, device, max_samples
-        self.lengths = self.roots = batches.lengths  # the memory for an input is taken to grow as its root's square
+        # Memory is assumed to be proportional to the square of `equivalent_lengths`.
+        self.lengths = self.equivalent_lengths = batches.lengths
         self.predictions = torch.zeros(len(batches), dtype=torch.int64, device=device)
         self.probabilities = torch.zeros(len(batches), model.head.classes, device=device)
         self.losses = torch.zeros(len(batches), device=device)
@@ -122,47 +123,47 @@ class _Scoring:
             longest = int(self.lengths[rows].max())
             if len(rows) == 1:
                 raise ValueError(
-                    f"an input of {longest} tokens does not fit into the memory of {self.device}, not even alone: "
-                    "use a device with more, or a smaller model"
+                    f"an input of {longest} tokens does not fit into the memory of {self.device}: "
+                    "use a device with more memory, or a smaller model"
                 )
             if not warned:
                 message = f"{len(rows)} inputs of {longest} tokens do not fit into the memory of {self.device}"
-                warnings.warn(f"{message}: going on with smaller batches", RuntimeWarning, stacklevel=3)
+                warnings.warn(f"{message}: continuing with smaller batches", RuntimeWarning, stacklevel=3)
                 warned = True
-            _measured.pop(self.model, None)  # memory is not what it was
-            budget = len(rows) * int(self.roots[rows].max()) ** 2 // 2
+            _measured.pop(self.model, None)  # the measurement is no longer valid
+            budget = len(rows) * int(self.equivalent_lengths[rows].max()) ** 2 // 2
             todo = self.plan(np.concatenate((*todo, rows)), budget)
 
     def plan(self, rows: Int[np.ndarray, "R"], budget: int) -> list[np.ndarray]:
-        """These samples in batches, the longest last."""
-        whole = -(-len(rows) // self.max_samples)  # one bucket: all are sorted
-        buckets = Buckets(self.roots[rows], self.max_samples, budget, whole, shuffle=False)
+        """Divide these samples into batches, the longest last."""
+        whole = -(-len(rows) // self.max_samples)  # one bucket, so all samples are sorted
+        buckets = Buckets(self.equivalent_lengths[rows], self.max_samples, budget, whole, shuffle=False)
         return [rows[batch] for batch in buckets]
 
     def measured_budget(self) -> int:
-        """What fits into a share of the free memory, by what the longest input takes.
+        """The budget that fits into a batch's share of the free memory, computed from the memory of the longest input.
 
-        Memory grows with the length, linearly at least. So a shorter input is taken to need its part of that, by its
-        length; this is more than enough where memory grows faster.
+        Memory grows at least linearly with the length. A shorter input is therefore assumed to need memory in
+        proportion to its length, which is an upper bound where memory grows faster.
         """
         known = _measured.get(self.model)
         if known is None or known.longest < self.lengths.max():
             known = _measured[self.model] = self.measure()
-        self.roots = np.ceil(np.sqrt(self.lengths * known.longest)).astype(np.int64)
-        return max(int(known.number * known.longest**2), 1)
+        self.equivalent_lengths = np.ceil(np.sqrt(self.lengths * known.longest)).astype(np.int64)
+        return max(int(known.capacity * known.longest**2), 1)
 
     def measure(self) -> "_Measured":
         longest = int(self.lengths.argmax())
 
         def work() -> None:
-            self.fits(np.array([longest]))  # where it does not, that shows again once it is a batch
+            self.fits(np.array([longest]))  # a failure occurs again in `run`
 
         with torch.cuda.device(self.device):
             peak, available = peak_bytes(work, "cuda") or 1, available_bytes("cuda") or 0
         return _Measured(int(self.lengths[longest]), available / SHARE / peak)
 
     def fits(self, rows: Int[np.ndarray, "B"]) -> bool:
-        """Score these samples; False if memory does not suffice."""
+        """Score these samples; return False if they do not fit into memory."""
         try:
             self.score(rows)
         except (MemoryError, RuntimeError) as error:
@@ -170,7 +171,7 @@ class _Scoring:
                 raise
         else:
             return True
-        release_memory()  # only here: the error held what the model had made so far
+        release_memory()  # after the except block, whose error keeps the model's tensors alive
         return False
 
     def score(self, rows: Int[np.ndarray, "B"]) -> None:
@@ -183,24 +184,24 @@ class _Scoring:
 
 
 class _Measured(NamedTuple):
-    """So many inputs of this length fit into a batch's share of the memory."""
+    """A batch's share of the memory fits `capacity` inputs of length `longest`."""
 
     longest: int
-    number: float
+    capacity: float
 
 
-# Kept, since to measure is to give back all memory that the engine has set up, also for the training around it.
+# Cached, because a measurement evicts all workspaces of the engine, also those of a training run in progress.
 _measured: WeakKeyDictionary[Model, _Measured] = WeakKeyDictionary()
 
 
 def _losses(model: Model, logits: Float[Tensor, "B L"], labels: Int[Tensor, "B"]) -> Float[Tensor, "B"]:
-    """The model's loss of each sample by itself."""
+    """The loss of each sample."""
     return torch.vmap(model.loss)(logits.unsqueeze(1), labels.unsqueeze(1))
 
 
 @contextlib.contextmanager
 def _evaluating(model: Model) -> Iterator[None]:
-    """Eval mode within it. Afterwards each part is as it was: some may be kept in eval mode while the rest trains."""
+    """Eval mode inside the block. Afterwards each module has its previous mode, which may differ between modules."""
     trained = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -211,15 +212,15 @@ def _evaluating(model: Model) -> Iterator[None]:
 
 
 def _check_data(model: Model, batches: Batches) -> None:
-    """On a GPU a label that does not exist would end the process."""
+    """Raise a `ValueError` if the data does not fit the model. On a GPU an invalid label would abort the process."""
     if batches.labels is None:
-        raise ValueError("the data has no labels: without them there is nothing to evaluate against")
+        raise ValueError("the data has no labels: an evaluation needs them")
     if not len(batches):
         raise ValueError("the data is empty: there is nothing to evaluate")
     highest, classes = int(batches.labels.max()), model.head.classes
     if highest >= classes or int(batches.labels.min()) < 0:
-        raise ValueError(f"the data has a label of number {highest}, and the model {classes} classes, from 0 on")
+        raise ValueError(f"the data has the label {highest}, but the model has {classes} classes: labels start at 0")
     pair = isinstance(model, PairClassifier)
     if pair != (batches.second is not None):
         texts = ("single texts", "pairs of texts")
-        raise ValueError(f"the model reads {texts[pair]}, and the data has {texts[not pair]}")
+        raise ValueError(f"the model takes {texts[pair]}, but the data has {texts[not pair]}")

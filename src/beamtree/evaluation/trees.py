@@ -7,7 +7,7 @@ Trees are compared with gold trees, with baselines and with those of other model
     found.rows["seed 0"].constituents.by_height[2].accuracy
     found.agreement[("seed 0", "seed 1")].f1
 
-The data is read in chunks, and nothing of a chunk is kept but sums.
+The data is processed in chunks, of which only sums are kept.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,21 +29,21 @@ from beamtree.trees.tree import Span, Tree
 from beamtree.utils.checks import check_integer
 
 GOLD = "gold"
-ORACLE = "oracle"  # the best that a binary tree can reach against brackets that hold more than two constituents
-_CHUNK = 512  # samples between two steps of the bar; enough for batches of like length
+ORACLE = "oracle"  # the best binary tree for brackets with more than two constituents
+_CHUNK = 512  # samples between two calls of `progress`; enough for batches of similar length
 
 
 class Sentence(NamedTuple):
     """A text of the data, or one side of a pair."""
 
     tokens: tuple[str, ...]
-    tree: Tree | None  # the gold one
-    lists: Bracketing | None  # of a formal language: its brackets alone, whatever is inside them
-    labels: Mapping[Span, str] | None = None  # of constituents, where the data or the task has them
+    tree: Tree | None  # gold tree
+    lists: Bracketing | None  # brackets of a formal language, without a tree inside them
+    labels: Mapping[Span, str] | None = None  # expected labels of constituents, if known
 
 
 class ModelTrees:
-    """What is known so far of the trees of one model, or of one baseline."""
+    """Running statistics of the trees of one model or baseline."""
 
     def __init__(self) -> None:
         self.depth, self.entropy, self.expected_f1 = Mean(), Mean(), Mean()
@@ -51,7 +51,7 @@ class ModelTrees:
         self.constituents = ConstituentAccuracy()
 
     def add(self, beams: Weighted, sentence: Sentence, labels: Mapping[Span, str] | None = None) -> None:
-        """labels: what the model says of each constituent of its most probable tree."""
+        """Add a sentence. `labels` are those that the model predicts for the constituents of its most probable tree."""
         best = beams[0][0]
         self.depth.add(best.height)
         self.entropy.add(entropy(beam[1] for beam in beams))
@@ -64,7 +64,7 @@ class ModelTrees:
             self.constituents.add(labels, sentence.labels)
 
     def to_dict(self) -> dict[str, Any]:
-        """In types of JSON; None for what is not known."""
+        """Convert to JSON types, with None for what is not known."""
         return {
             "depth": _known(self.depth.value),
             "entropy": _known(self.entropy.value),
@@ -76,7 +76,7 @@ class ModelTrees:
 
 
 class Agreement:
-    """What is known so far of how far two models agree."""
+    """Running statistics of the agreement between two models."""
 
     def __init__(self) -> None:
         self.best, self.expected = Scores(), Mean()
@@ -142,7 +142,7 @@ class Analysis:
             pair.add(beams[first], beams[second])
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to types of JSON, as `beamtree analyse --json` prints them.
+        """Convert to JSON types, as `beamtree analyse --json` prints them.
 
         Returns:
             The rows, the agreement of each pair of models, and the mean over all pairs.
@@ -171,8 +171,8 @@ def analyse(
         limit: number of samples, from the first; None: all.
         seed: seed of the random baselines.
         max_samples: maximum batch size.
-        progress: called with the number of samples that are done, and of how many.
-        into: an analysis to add the sentences to, which has the partial result if the call is interrupted; None: a new
+        progress: called with the number of completed samples and the total.
+        into: an analysis to add the sentences to, which has the partial results if the call is interrupted; None: a new
             one.
 
     Returns:
@@ -209,7 +209,7 @@ def analyse(
 
 
 def sentences(split: Split, index: int) -> Iterator[Sentence]:
-    """A sample's text, or both of a pair."""
+    """Yield the text of a sample, or both texts of a pair."""
     sample = split[index]
     sides = [(sample.tokens, sample.tree)]
     if sample.second is not None:
@@ -220,13 +220,13 @@ def sentences(split: Split, index: int) -> Iterator[Sentence]:
 
 
 def parse_sentences(model: Pretrained, chunk: Sequence[Sentence], max_samples: int = MAX_SAMPLES) -> list[LabelledTree]:
-    """The trees of each sentence, most probable first, over the tokens as the data has them."""
+    """Parse sentences with the tokens of the data. Each has its trees, most probable first."""
     gold = None
     if model.model.needs_trees:
         gold = [sentence.tree for sentence in chunk if sentence.tree is not None]
         if len(gold) < len(chunk):
             name = model.config.encoder
-            raise ValueError(f"{name} composes by gold trees, and the data has none")
+            raise ValueError(f"{name} needs gold trees, and the data has none")
     return model.label_tokens([sentence.tokens for sentence in chunk], gold, max_samples)
 
 
@@ -246,7 +246,7 @@ def _record(scores: Scores) -> dict[str, Any] | None:
 
 
 def _known(value: float) -> float | None:
-    """JSON has no NaN."""
+    """None for NaN, which JSON does not have."""
     return value if value == value else None
 
 

@@ -1,1 +1,1 @@
-"""Models: classifiers over encoders, trained ones with their vocabulary, and how they are stored."""
+"""Models: classifiers on top of encoders, trained models with their vocabulary, and their storage."""

@@ -1,4 +1,4 @@
-"""What a model says of texts: the label, and the beams with their trees; for the terminal, the page and files alike.
+"""Answers: the label and the parses of a text in one record, for the terminal, the web page and files.
 
 for answer in answers(model, ["[MAX 2 9 ]", "[MIN 4 7 ]"], labels=True):
     answer.label, answer.sides[0].parses[0].tree, answer.sides[0].parses[0].nodes
@@ -13,15 +13,15 @@ from beamtree.utils.checks import check_integer
 from beamtree.utils.palette import label_styles
 
 if TYPE_CHECKING:
-    import beamtree.models.pretrained  # takes long, and whoever has a model has imported it
+    import beamtree.models.pretrained  # slow to import, and needed for annotations only
 
-_DIGITS = 4  # of the probabilities of a constituent's labels: there are many of them
+_DIGITS = 4  # decimals of the label probabilities, of which a document has many
 
 __all__ = ["Answer", "Side", "answers", "as_json", "span_probabilities"]
 
 
 class Side(NamedTuple):
-    """One of the two texts of a pair, or the only one, and the trees that the model reads in it, best first."""
+    """One of the two texts of a pair, or the only text, with its parses, most probable first."""
 
     text: str
     tokens: tuple[str, ...]
@@ -29,12 +29,12 @@ class Side(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a model says of a text. One side of a pair alone has trees but no label."""
+    """The label and the parses of a text, or of a pair of texts. One side of a pair alone has parses but no label."""
 
-    text: str  # as it was given: a pair has a tab in it
+    text: str  # as given; a tab separates the sides of a pair
     label: str | None
     probabilities: dict[str, float]  # of all labels
-    unknown: tuple[str, ...]  # words that the model does not know: it reads them all as one
+    unknown: tuple[str, ...]  # words that are not in the vocabulary; all are encoded as one unknown word
     sides: list[Side]
     labels: tuple[str, ...]  # all labels of the model, in order
 
@@ -42,32 +42,35 @@ class Answer(NamedTuple):
 def answers(
     model: "beamtree.models.pretrained.Pretrained", texts: Sequence[str], labels: bool = False
 ) -> Iterator[Answer]:
-    """What the model says of each text, in order; texts of similar length are encoded together.
+    """Yield the answer for each text, in order; texts of similar length are encoded together.
 
-    For a model of pairs, a text is both sides with a tab between them, or one side alone.
+    Args:
+        model: the model, as `beamtree.load` returns it.
+        texts: strings. For a model of pairs, each has both sides with a tab between them, or one side alone.
+        labels: whether the parses have a label for every constituent; see `Pretrained.parse`.
 
-    labels: whether the parses have a label for every constituent; see `Pretrained.parse`.
+    Yields:
+        One answer for each text.
     """
-    split = [_sides(text, model.config.pair) for text in texts]
-    whole = [(each[0], each[1]) if model.config.pair else each[0] for each in split if _is_whole(each, model)]
-    readings = iter(model(whole, labels=labels))
-    alone = iter(model.parse_all([sides[0] for sides in split if not _is_whole(sides, model)], labels))
-    for text, sides in zip(texts, split, strict=True):
-        if _is_whole(sides, model):
-            (label, probabilities, strange), parses, _ = next(readings)
+    all_sides = [_sides(text, model.config.pair) for text in texts]
+    complete = [(each[0], each[1]) if model.config.pair else each[0] for each in all_sides if _is_complete(each, model)]
+    readings = iter(model(complete, labels=labels))
+    alone = iter(model.parse_all([sides[0] for sides in all_sides if not _is_complete(sides, model)], labels))
+    for text, sides in zip(texts, all_sides, strict=True):
+        if _is_complete(sides, model):
+            (label, probabilities, unknown), parses, _ = next(readings)
             if not parses:
                 raise model.no_trees()
         else:
-            label, probabilities, strange, parses = None, {}, (), (next(alone),)
+            label, probabilities, unknown, parses = None, {}, (), (next(alone),)
         read = [Side(side, trees[0].tree.leaves, trees) for side, trees in zip(sides, parses, strict=True)]
-        yield Answer(text, label, probabilities, strange, read, model.labels)
+        yield Answer(text, label, probabilities, unknown, read, model.labels)
 
 
 def as_json(answer: Answer, model_name: str, top: int | None = None) -> dict[str, Any]:
-    """The answer as a document for JSON. It has the `top` best beams; its chart is always that of all beams.
+    """Convert an answer to a document for JSON, with the `top` best beams. The chart always covers all beams.
 
-    The constituents of a beam are first its leaves, then its merges in their order. Those of answers without labels
-    have spans only.
+    The constituents of a beam are its leaves, then its merges in merge order. Without labels, they have spans only.
     """
     if top is not None:
         check_integer("top", top, at_least=1)
@@ -120,6 +123,6 @@ def _sides(text: str, pair: bool) -> tuple[str, ...]:
     return sides
 
 
-def _is_whole(sides: tuple[str, ...], model: "beamtree.models.pretrained.Pretrained") -> bool:
-    """Whether it can have a label."""
+def _is_complete(sides: tuple[str, ...], model: "beamtree.models.pretrained.Pretrained") -> bool:
+    """Whether the text can have a label, for which a model of pairs needs both sides."""
     return len(sides) == (2 if model.config.pair else 1)

@@ -1,4 +1,4 @@
-"""New models from their configuration."""
+"""Build models from their configuration."""
 
 import torch
 from jaxtyping import Float
@@ -10,10 +10,10 @@ from beamtree.nn.encoders import encoder
 
 
 def build(config: Config, vocabulary_size: int, pretrained: Float[Tensor, "V D"] | None = None) -> Model:
-    """A model with new weights. `pretrained` are the word vectors, if the configuration names some."""
+    """Build a model with initial weights. `pretrained` are the word vectors, if the configuration names any."""
     if (config.vectors is None) != (pretrained is None):
         given = "no vectors are given" if pretrained is None else "vectors are given"
-        raise ValueError(f"data.vectors is {config.vectors!r} and {given}: they must go together")
+        raise ValueError(f"data.vectors is {config.vectors!r} and {given}: give both or neither")
     if "dim" in config.encoder_options:
         raise ValueError("encoder.options.dim is not a setting: the width of the encoder is model.dim")
     return (PairClassifier if config.pair else TextClassifier)(
@@ -28,7 +28,7 @@ def build(config: Config, vocabulary_size: int, pretrained: Float[Tensor, "V D"]
 
 
 def build_empty(config: Config, vocabulary_size: int, where: object) -> Model:
-    """A model whose weights are about to be loaded. `where` names its file in error messages."""
+    """Build a model whose weights will be loaded. `where` names its file in error messages."""
     frozen = None if config.vectors is None else torch.zeros(vocabulary_size, config.dim)
     try:
         return build(config, vocabulary_size, frozen)

@@ -1,4 +1,4 @@
-"""Model cards: the README of a model on the hub, with the metadata that the hub lists and compares."""
+"""Model cards: the README of a model on the hub, with the metadata that the hub displays."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from beamtree.models.config import Config
 
 LICENSE = "apache-2.0"
 _WORDS_NOTE = "Word vectors: `{vectors}`, not trained further; words without a vector share one learned vector."
-_CLOSED_NOTE = "It reads a formal language: a token that was not in the training data is refused."
-_OPEN_NOTE = "Words that were not in the training data are all read as one unknown word."
+_CLOSED_NOTE = "The texts are of a formal language; tokens that were not in the training data are rejected."
+_OPEN_NOTE = "Words that were not in the training data are all encoded as one unknown word."
 
 
 def make_card(config: Config, results: dict[str, Any] | None, name: str) -> ModelCard:
-    """The card of a model, whose name on the hub, or folder, is `name`. `results` are those of its training run."""
+    """Create the card of a model. `name` is its hub id or folder, `results` are those of the run that trained it."""
     document = config.document
     splits = results["splits"] if results is not None else {}
     data = ModelCardData(
@@ -42,11 +42,11 @@ def make_card(config: Config, results: dict[str, Any] | None, name: str) -> Mode
     sections = [
         f"---\n{data.to_yaml()}\n---",
         f"# {config.encoder} on {config.task}",
-        f"A model of [beamtree](https://pypi.org/project/beamtree/): the encoder `{config.encoder}` ({options}), "
+        f"A [beamtree](https://pypi.org/project/beamtree/) model: the encoder `{config.encoder}` ({options}), "
         f"which classifies {texts} as one of {', '.join(config.labels)}.",
         f'```python\nimport beamtree\n\nmodel = beamtree.load("{name}")\nmodel.predict([{example}])\n```',
         f"## Training\n\nData: `{config.task}`. Recipe: `{document.get('recipe')}`, seed {document.get('seed')}. "
-        "`config.yaml` holds every setting.\n\n"
+        "`config.yaml` contains all settings.\n\n"
         f"```\nbeamtree train {document.get('recipe')} --encoder {config.encoder} --seed {document.get('seed')}\n```",
     ]
     if splits:
@@ -55,5 +55,5 @@ def make_card(config: Config, results: dict[str, Any] | None, name: str) -> Mode
     limits = [_CLOSED_NOTE if config.closed_vocabulary else _OPEN_NOTE]
     if config.vectors is not None:
         limits.append(_WORDS_NOTE.format(vectors=config.vectors))
-    sections.append("## Limits\n\n" + " ".join(limits) + " Accuracies are of one training run.")
+    sections.append("## Limits\n\n" + " ".join(limits) + " The accuracies are those of a single run.")
     return ModelCard("\n\n".join(sections) + "\n")

@@ -1,8 +1,8 @@
 """The configuration of a model: everything in `config.yaml` that is needed to build it and to tokenise texts for it.
 
 A model needs the encoder, its sizes, the labels, and how its texts were tokenised. The rest of the file, the settings
-of the run that trained it, is read by `beamtree.runs.settings`; here it is kept as it is in `Config.document`, so that
-a model that is saved again loses nothing.
+of the run that trained it, is read by `beamtree.runs.settings`; here it is kept unchanged in `Config.document`, so
+saving a loaded model loses nothing.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class Config:
     Attributes:
         encoder: name of the encoder.
         encoder_options: its options.
-        task: of the data: a name in `beamtree.data.TASKS`, or the path of your own data.
+        task: name of the task in `beamtree.data.TASKS`, or the path of your own data.
         data_options: options of the task.
         tests: splits that the model is evaluated on by default; empty: all except train and dev.
         vectors: name of pretrained word vectors, which stay frozen; None: learned.
@@ -36,7 +36,7 @@ class Config:
         labels: names of the labels.
         pair: whether the model takes pairs of texts.
         closed_vocabulary: whether the texts are of a formal language, which has no unknown words.
-        document: the whole of `config.yaml`.
+        document: the contents of `config.yaml`.
 
     Examples:
         >>> config = beamtree.load("listops-bt-grc").config
@@ -81,7 +81,7 @@ class Config:
     @classmethod
     def _read(cls, document: Any) -> "Config":
         if not isinstance(document, Mapping):
-            raise ValueError(f"it holds {type(document).__name__}, where a run's settings should be")
+            raise ValueError(f"it contains {type(document).__name__}, not the settings of a run")
         for key, kind in OWN_KEYS.items():
             if key not in document:
                 raise ValueError(f"the key {key} is missing")
@@ -89,7 +89,7 @@ class Config:
                 raise ValueError(f"{key} is {document[key]!r}: it must be of type {kind.__name__}")
         labels = document["labels"]
         if len(labels) < 2 or not all(isinstance(label, str) for label in labels) or len(set(labels)) < len(labels):
-            raise ValueError(f"labels is {labels!r}: it must be two or more different words")
+            raise ValueError(f"labels is {labels!r}: it must be a list of two or more different strings")
         vectors, hidden = _find(document, "data.vectors"), _find(document, "model.hidden")
         return cls(
             encoder=_text(document, "encoder.name"),
@@ -115,7 +115,7 @@ class Config:
 
 
 def make_config(settings: Mapping[str, Any], labels: tuple[str, ...], pair: bool, closed_vocabulary: bool) -> Config:
-    """The configuration of a model that is trained with these settings, given as plain values."""
+    """Create the configuration of a model that is trained with these settings, given as a nested dictionary."""
     own = {"labels": list(labels), "pair": pair, "closed_vocabulary": closed_vocabulary, "beamtree": __version__}
     return Config.from_document({**settings, **own})
 
@@ -123,7 +123,7 @@ def make_config(settings: Mapping[str, Any], labels: tuple[str, ...], pair: bool
 def config_error(message: str, document: Any) -> ValueError:
     """The error for a `config.yaml` that cannot be used. If another version wrote the file, the message says so."""
     half = _LONGEST_MESSAGE // 2
-    if len(message) > _LONGEST_MESSAGE:  # it may quote the file, which is of any size
+    if len(message) > _LONGEST_MESSAGE:  # it may quote the file, which can be of any size
         message = f"{message[:half]} … {message[-half:]}"
     written_by = document.get("beamtree") if isinstance(document, Mapping) else None
     if isinstance(written_by, str) and written_by != __version__:
@@ -138,7 +138,7 @@ def _find(document: Mapping[str, Any], key: str) -> Any:
         raise ValueError(f"{section} is missing")
     group = document[section]
     if not isinstance(group, Mapping):
-        raise ValueError(f"{section} is {group!r}: it must be settings by their names")
+        raise ValueError(f"{section} is {group!r}: it must be a mapping of settings")
     if name not in group:
         raise ValueError(f"{key} is missing")
     return group[name]
@@ -147,7 +147,7 @@ def _find(document: Mapping[str, Any], key: str) -> Any:
 def _text(document: Mapping[str, Any], key: str) -> str:
     value = _find(document, key)
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{key} is {value!r}: it must be a word")
+        raise ValueError(f"{key} is {value!r}: it must be a non-empty string")
     return value
 
 
@@ -166,10 +166,10 @@ def _rate(document: Mapping[str, Any], key: str) -> float:
 def _options(document: Mapping[str, Any], key: str, allowed: tuple[type, ...]) -> dict[str, Any]:
     value = _find(document, key)
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise ValueError(f"{key} is {value!r}: it must be options by their names")
+        raise ValueError(f"{key} is {value!r}: it must be a mapping of options")
     for name, option in value.items():
         if not isinstance(option, allowed):
-            raise ValueError(f"{key}.{name} is {option!r}: it must be a plain value")
+            raise ValueError(f"{key}.{name} is {option!r}: it must be a boolean, a number or a string")
     return dict(value)
 
 

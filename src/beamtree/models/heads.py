@@ -1,12 +1,12 @@
-"""Heads: an encoder with embeddings before it and a classifier behind it, for texts and for pairs of them.
+"""Classifiers of texts and of pairs of texts: embeddings, an encoder and a head.
 
     model = TextClassifier(encoder("bt-grc", dim=128), vocabulary_size=len(vocabulary), classes=10, dropout=0.1)
     out = model.read(batch)                           # or model(tokens, lengths)
     model.loss(out.logits, batch.labels).backward()
     model.probabilities(out.logits), out.encoding.beams.trees()
 
-The paper's: no projection between embedding and encoder, so that a word's vector is as wide as a state; two classes
-share one logit.
+As in the paper, there is no projection between embeddings and encoder, so word vectors have the width of states, and
+two classes share one logit.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from beamtree.utils.checks import check_integer, check_rate
 
 
 class Embedding(nn.Module):
-    """Words as vectors: learned, or `pretrained` and frozen, with one learned vector for all unknown words."""
+    """Word vectors: learned, or `pretrained` and frozen with one learned vector for all unknown words."""
 
     def __init__(self, size: int, dim: int, pretrained: Float[Tensor, "V D"] | None = None) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Embedding(nn.Module):
 
 
 class Head(nn.Module):
-    """dropout → GELU(Linear) → dropout → Linear: features to logits, of which two classes have one."""
+    """dropout → GELU(Linear) → dropout → Linear, from features to logits. Two classes share one logit."""
 
     def __init__(self, features: int, hidden: int, classes: int, dropout: float) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Output(NamedTuple):
 class Model(nn.Module):
     """Base class of the classifiers."""
 
-    features: ClassVar[int]  # encodings that the classifier reads
+    features: ClassVar[int]  # width of the head's input, in multiples of the encoder's width
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Model(nn.Module):
         """Create the model around an encoder.
 
         Args:
-            encoder: as `beamtree.encoder` makes it.
+            encoder: an encoder, as `beamtree.encoder` returns it.
             vocabulary_size: number of token ids.
             classes: number of classes, at least 2.
             dropout: dropout rate on the encoding and inside the classifier.
@@ -181,7 +181,7 @@ class Model(nn.Module):
         return logits.softmax(1)
 
     def predictions(self, logits: Float[Tensor, "B L"]) -> Int[Tensor, "B"]:
-        """Find the most probable classes.
+        """Select the most probable classes.
 
         Args:
             logits: (B, L).

@@ -69,7 +69,7 @@ class Pretrained(nn.Module, ModelHubMixin):
 
     Args:
         config: everything in `config.yaml`.
-        vocabulary: the words that the model knows.
+        vocabulary: the words of the model.
         model: embeddings, encoder and classifier; `model.encoder` is the encoder.
         results: the results of its training, if known.
         tokenizer: the tokenizer; None for the one that the configuration names.
@@ -119,7 +119,7 @@ class Pretrained(nn.Module, ModelHubMixin):
             One reading for each text.
 
         Raises:
-            ValueError: if a text is empty, is not of the right kind, or has tokens that a formal language lacks.
+            ValueError: if a text is empty, is not of the right kind, or has tokens that are not in a closed vocabulary.
 
         Examples:
             >>> reading = beamtree.load("listops-bt-grc")(["[MAX 2 9 ]"])[0]
@@ -139,7 +139,7 @@ class Pretrained(nn.Module, ModelHubMixin):
                 parses = list(zip(*([next(each) for _ in side] for side in sides), strict=True))
             return [Reading(*parts) for parts in zip(predictions, parses, vectors, strict=True)]
 
-        return self._in_batches(samples, readings, self._gold_trees(samples))
+        return self._map_batches(samples, readings, self._gold_trees(samples))
 
     def predict(self, texts: Sequence[Text]) -> list[Prediction]:
         """Predict the label of each text.
@@ -151,7 +151,7 @@ class Pretrained(nn.Module, ModelHubMixin):
             One prediction for each text.
 
         Raises:
-            ValueError: if a text is empty, is not of the right kind, or has tokens that a formal language lacks.
+            ValueError: if a text is empty, is not of the right kind, or has tokens that are not in a closed vocabulary.
 
         Examples:
             >>> beamtree.load("listops-bt-grc").predict(["[MIN 4 7 ]"])[0].label
@@ -162,7 +162,7 @@ class Pretrained(nn.Module, ModelHubMixin):
         def predictions(indices: list[int], batch: Batch) -> list[Prediction]:
             return self._predictions([samples[index] for index in indices], self.model.read(batch).logits)
 
-        return self._in_batches(samples, predictions, self._gold_trees(samples))
+        return self._map_batches(samples, predictions, self._gold_trees(samples))
 
     def predict_proba(self, texts: Sequence[Text]) -> Float[np.ndarray, "S C"]:
         """Predict the probabilities of the labels, under scikit-learn's name.
@@ -194,8 +194,8 @@ class Pretrained(nn.Module, ModelHubMixin):
             longer ones, each with its vector and its probability over the beams.
 
         Raises:
-            ValueError: if a text is empty or has tokens that a formal language lacks, or with `spans`, if the encoder
-                builds no trees.
+            ValueError: if a text is empty or has tokens that are not in a closed vocabulary, or with `spans`, if the
+                encoder builds no trees.
 
         Examples:
             >>> model = beamtree.load("listops-bt-grc")
@@ -214,26 +214,27 @@ class Pretrained(nn.Module, ModelHubMixin):
                 raise self.no_trees()
             return make_constituents(encoding.beams, [samples[index][0] for index in indices])
 
-        found = self._in_batches(samples, vectors, self._gold_trees(samples))
+        found = self._map_batches(samples, vectors, self._gold_trees(samples))
         if spans:
             return found
         return torch.stack(found) if found else torch.zeros(0, self.config.dim)
 
     def parse(self, text: str, labels: bool = False) -> Parses:
-        """Find the distinct trees of a text. A model of pairs parses single texts.
+        """Parse a text. A model of pairs parses single texts.
 
         Args:
             text: the text.
             labels: whether each tree has its `nodes`: for every constituent the label and the probabilities that the
-                classifier gives its state, the score of its merge, and the label that the task expects, where it has a
-                rule for it, as the value of a list in ListOps. A classifier of pairs has no label for one text.
+                classifier computes from its state, the score of its merge, and the label that the task assigns to it,
+                if the task has a rule for it, such as the value of a list in ListOps. A classifier of pairs has no
+                labels for single texts.
 
         Returns:
-            The trees, most probable first.
+            The distinct trees, most probable first.
 
         Raises:
-            ValueError: if the encoder builds no trees, or if the text is empty or has tokens that a formal language
-                lacks.
+            ValueError: if the encoder builds no trees, or if the text is empty or has tokens that are not in a closed
+                vocabulary.
 
         Examples:
             >>> beamtree.load("listops-bt-grc").parse("[MAX 2 9 ]")[0].tree
@@ -242,7 +243,7 @@ class Pretrained(nn.Module, ModelHubMixin):
         return self.parse_all([text], labels)[0]
 
     def parse_all(self, texts: Sequence[str], labels: bool = False) -> list[Parses]:
-        """Find the trees of several texts, in batches.
+        """Parse several texts, in batches.
 
         Args:
             texts: strings.
@@ -252,7 +253,7 @@ class Pretrained(nn.Module, ModelHubMixin):
             The trees of each text, most probable first.
         """
         samples = [(self._tokens(text),) for text in _as_list(texts)]
-        return self._in_trees(samples, partial(self._parses, labels=labels))
+        return self._map_beams(samples, partial(self._parses, labels=labels))
 
     def parse_tokens(
         self,
@@ -261,11 +262,11 @@ class Pretrained(nn.Module, ModelHubMixin):
         max_samples: int = MAX_SAMPLES,
         labels: bool = False,
     ) -> list[Parses]:
-        """Find the trees of texts that are tokenised already.
+        """Parse texts that are already tokenised.
 
         Args:
             sentences: the tokens of each text.
-            gold: trees for an encoder that needs them; None: those that the task of the model derives from the tokens.
+            gold: trees for an encoder that needs them; None: trees that the task of the model derives from the tokens.
             max_samples: maximum batch size.
             labels: as for `parse`.
 
@@ -273,7 +274,7 @@ class Pretrained(nn.Module, ModelHubMixin):
             The trees of each text, most probable first.
         """
         samples = [(Tokenized.from_words(words),) for words in sentences]
-        return self._in_trees(samples, partial(self._parses, labels=labels), gold, max_samples)
+        return self._map_beams(samples, partial(self._parses, labels=labels), gold, max_samples)
 
     def label_tokens(
         self,
@@ -281,7 +282,7 @@ class Pretrained(nn.Module, ModelHubMixin):
         gold: Sequence[Tree] | None = None,
         max_samples: int = MAX_SAMPLES,
     ) -> list[LabelledTree]:
-        """Find trees as `parse_tokens` does, with the labels of the most probable tree alone.
+        """Parse texts as `parse_tokens` does, and label the constituents of the most probable tree only.
 
         This is much cheaper than labels for all nodes of all trees. A classifier of pairs has no such labels.
 
@@ -297,7 +298,7 @@ class Pretrained(nn.Module, ModelHubMixin):
         def read(beams: Beams, texts: Sequence[Tokenized]) -> list[LabelledTree]:
             return label_best(make_parses(beams, texts), beams, self.model, self.labels)
 
-        return self._in_trees([(Tokenized.from_words(words),) for words in sentences], read, gold, max_samples)
+        return self._map_beams([(Tokenized.from_words(words),) for words in sentences], read, gold, max_samples)
 
     def check(self, *sides: str) -> None:
         """Check that the model can encode a text, or the two texts of a pair.
@@ -350,7 +351,7 @@ class Pretrained(nn.Module, ModelHubMixin):
         if words is not None and words.dim() == 2 and len(words) != len(vocabulary):
             raise ValueError(
                 f"{folder}: {storage.VOCABULARY} has {len(vocabulary)} words and {storage.WEIGHTS} vectors for "
-                f"{len(words)}: they are not of one model"
+                f"{len(words)}: they are of different models"
             )
         where = folder / storage.CONFIG
         with torch.device("meta"):  # before memory is allocated: a config may ask for any width
@@ -392,14 +393,14 @@ class Pretrained(nn.Module, ModelHubMixin):
     def generate_model_card(self, *args: Any, name: str = "the path of this folder", **kwargs: Any) -> ModelCard:
         return make_card(self.config, self.results, name)
 
-    def _in_trees(
+    def _map_beams(
         self,
         samples: Sequence[tuple[Tokenized, ...]],
         read: Callable[[Beams, Sequence[Tokenized]], list[T]],
         gold: Sequence[Tree] | None = None,
         max_samples: int = MAX_SAMPLES,
     ) -> list[T]:
-        """What `read` returns for the beams of each text."""
+        """Encode texts in batches, and call `read` with the beams of each. Returns one result per text, in order."""
 
         def compute(indices: list[int], batch: Batch) -> list[T]:
             beams = self.model.encode(batch.tokens, batch.lengths, batch.trees).beams
@@ -408,7 +409,7 @@ class Pretrained(nn.Module, ModelHubMixin):
             return read(beams, [samples[index][0] for index in indices])
 
         trees = self._gold_trees(samples) if gold is None else (lambda index: (gold[index],))
-        return self._in_batches(samples, compute, trees, max_samples)
+        return self._map_batches(samples, compute, trees, max_samples)
 
     def _parses(self, beams: Beams, texts: Sequence[Tokenized], labels: bool) -> list[Parses]:
         found = make_parses(beams, texts)
@@ -421,8 +422,8 @@ class Pretrained(nn.Module, ModelHubMixin):
         predictions = []
         for sides, row in zip(samples, self.model.probabilities(logits).tolist(), strict=True):
             probabilities = dict(zip(self.labels, row, strict=True))
-            strange = dict.fromkeys(word for side in sides for word in side.words if word not in self.vocabulary)
-            predictions.append(Prediction(max(self.labels, key=probabilities.__getitem__), probabilities, (*strange,)))
+            missing = dict.fromkeys(word for side in sides for word in side.words if word not in self.vocabulary)
+            predictions.append(Prediction(max(self.labels, key=probabilities.__getitem__), probabilities, (*missing,)))
         return predictions
 
     def _tokenized(self, texts: Sequence[Text]) -> list[tuple[Tokenized, ...]]:
@@ -445,25 +446,25 @@ class Pretrained(nn.Module, ModelHubMixin):
         if not found.tokens:
             raise ValueError(f"the text {_shortened(text)} is empty: it has nothing to encode")
         if self.vocabulary.closed:
-            strange = list(dict.fromkeys(word for word in found.words if word not in self.vocabulary))
-            if strange:
+            missing = list(dict.fromkeys(word for word in found.words if word not in self.vocabulary))
+            if missing:
                 known = self.vocabulary.words()[Vocabulary.SEP + 1 :]
-                others = f"; also unknown: {', '.join(map(repr, strange[1:6]))}" if strange[1:] else ""
-                raise ValueError(f"{_shortened(text)}: {unknown('token', strange[0], known)}{others}")
+                others = f"; also unknown: {', '.join(map(repr, missing[1:6]))}" if missing[1:] else ""
+                raise ValueError(f"{_shortened(text)}: {unknown('token', missing[0], known)}{others}")
         return found
 
     def _gold_trees(self, samples: Sequence[tuple[Tokenized, ...]]) -> Callable[[int], tuple[Tree, ...]] | None:
-        """The trees of each sample, as the task derives them; None unless the encoder needs them."""
+        """A function from a sample's index to its gold trees, by the task's rule; None if the encoder needs none."""
         if not self.model.needs_trees:
             return None
         task = TASKS.get(self.config.task)
         if task is None or task.gold is None:
             name = self.config.encoder
-            raise ValueError(f"{name} composes by gold trees, and there is no rule that gives those of new texts")
+            raise ValueError(f"{name} needs gold trees, and its task has no rule to derive them from new texts")
         gold = task.gold
         return lambda index: tuple(gold(side.words) for side in samples[index])
 
-    def _in_batches(
+    def _map_batches(
         self,
         samples: Sequence[tuple[Tokenized, ...]],
         compute: Callable[[list[int], Batch], list[T]],
@@ -519,7 +520,7 @@ def load(
 
 
 def shipped() -> list[str]:
-    """List the models that come with the package.
+    """List the shipped models, which are part of the package.
 
     Returns:
         Names for `beamtree.load`.
@@ -538,7 +539,7 @@ def shipped_folder(name: str) -> Path:
 
 def _as_list(texts: Sequence[S]) -> list[S]:
     if isinstance(texts, str):
-        raise ValueError(f"texts is the string {_shortened(texts)}: it must be a list of texts, as [text]")
+        raise ValueError(f"texts is the string {_shortened(texts)}: it must be a list of texts, such as [text]")
     return list(texts)
 
 

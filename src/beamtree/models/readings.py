@@ -1,4 +1,4 @@
-"""What a model says of texts, from the tensors of a batch: labels, parses, constituents, and labels of constituents."""
+"""Convert the tensors of a batch to predictions, parses, constituents, and labels of constituents."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -43,7 +43,7 @@ class Constituent(NamedTuple):
         start: first token.
         end: the position after its last token.
         text: the constituent as it is written in the text.
-        probability: total of all beams that contain it.
+        probability: sum of the probabilities of all beams that contain it.
         vector: its state (D,) in the most probable of these beams.
 
     Examples:
@@ -63,7 +63,7 @@ class Reading(NamedTuple):
     """Label, trees and vectors of a text, or of a pair of texts.
 
     Attributes:
-        prediction: the label and its probability.
+        prediction: the label and the probabilities.
         parses: the trees of the text, or of each side of a pair; empty if the encoder builds no trees.
         vectors: the vector of the text, or of each side of a pair, (sides, D).
 
@@ -96,7 +96,7 @@ class LabelledTree(NamedTuple):
 
 
 class Tokenized(NamedTuple):
-    """A text and its tokens. The text is None if only the tokens are known; they have no offsets then."""
+    """A text and its tokens. The text is None if only the tokens are known; these then have no offsets."""
 
     text: str | None
     tokens: list[Token]
@@ -107,16 +107,16 @@ class Tokenized(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """The tokens as the vocabulary has them."""
+        """The tokens as in the vocabulary."""
         return [token.text for token in self.tokens]
 
     @property
     def leaves(self) -> list[str]:
-        """The tokens as the text has them: "The" where the token is "the"."""
+        """The tokens as written in the text: "The" for the token "the"."""
         if self.text is None:
             return self.words
         written = (self.text[token.start : token.end] for token in self.tokens)
-        # A tokenizer may also replace characters: then its own token is shown.
+        # A tokenizer may replace more than the case: then the token itself is shown.
         return [
             token.text if token.text.lower() != original.lower() else original
             for token, original in zip(self.tokens, written, strict=True)
@@ -128,7 +128,7 @@ class Tokenized(NamedTuple):
 
 
 def make_parses(beams: Beams, texts: Sequence[Tokenized]) -> list[Parses]:
-    """The parses of each text, with the offsets of its tokens."""
+    """Create the parses of each text, with the offsets of its tokens."""
     found = beams.parses([text.leaves for text in texts])
     return [Parses(parses, text.offsets) for parses, text in zip(found, texts, strict=True)]
 
@@ -141,10 +141,18 @@ def label_nodes(
     labels: Sequence[str],
     values: ConstituentLabels | None,
 ) -> list[Parses]:
-    """The parses with their nodes: label, probabilities and merge score of every constituent.
+    """Add the nodes to parses: label, probabilities and merge score of every constituent.
 
-    labels: the names of the classes.
-    values: the labels that the task assigns to the constituents of a text, if it has such a rule.
+    Args:
+        parses: the parses of each text.
+        texts: the texts.
+        beams: their beams.
+        model: the classifier.
+        labels: the names of the classes.
+        values: the rule by which the task assigns labels to the constituents of a text; None if it has none.
+
+    Returns:
+        The parses with their nodes.
     """
     nodes = NodeReader(beams, model, labels)
     spans = beams.chart.spans.tolist()
@@ -162,7 +170,7 @@ def label_nodes(
 
 
 def label_best(parses: Sequence[Parses], beams: Beams, model: Model, labels: Sequence[str]) -> list[LabelledTree]:
-    """The parses with the labels of the most probable tree of each text. labels: the names of the classes."""
+    """Label the constituents of the most probable tree of each text. `labels` are the names of the classes."""
     if not isinstance(model, TextClassifier):
         return [LabelledTree(found, None) for found in parses]
     all_spans = beams.chart.spans.tolist()
@@ -171,19 +179,19 @@ def label_best(parses: Sequence[Parses], beams: Beams, model: Model, labels: Seq
     states, spans, mask = (field[rows, best] for field in beams.nodes)  # (B, 2N−1, …)
     predictions = model.predictions(model.head(states.flatten(0, 1))).view_as(mask)
     result = []
-    for found, exists, nodes, said in zip(parses, mask, spans, predictions, strict=True):
-        pairs = zip(nodes[exists].tolist(), said[exists].tolist(), strict=True)
+    for found, exists, nodes, classes in zip(parses, mask, spans, predictions, strict=True):
+        pairs = zip(nodes[exists].tolist(), classes[exists].tolist(), strict=True)
         result.append(LabelledTree(found, {(start, end): labels[label] for (start, end), label in pairs}))
     return result
 
 
 class NodeReader:
-    """Labels and scores of the nodes of a batch. Each beam has first its leaves, then its merges."""
+    """Labels and scores of the nodes of a batch. The nodes of a beam are its leaves, then its merges."""
 
     def __init__(self, beams: Beams, model: Model, labels: Sequence[str]) -> None:
         self.labels, self.leaves = labels, beams.chart.nodes.shape[2] + 1
         self.probabilities: list[list[list[list[float]]]] | None = None  # [B][K][2N−1][C]
-        if isinstance(model, TextClassifier):  # a classifier of pairs reads two states
+        if isinstance(model, TextClassifier):  # a classifier of pairs needs two states
             nodes = beams.nodes
             logits = model.head(nodes.states.flatten(0, 2))
             self.probabilities = model.probabilities(logits).view(*nodes.mask.shape, -1).tolist()
@@ -191,19 +199,19 @@ class NodeReader:
         self.scores = None if scored is None else torch.stack((scored.scores, scored.log_probs.exp()), -1).tolist()
 
     def read(self, expected: Mapping[Span, str], row: int, beam: int, place: int, span: Span) -> Node:
-        """The node at this place of a beam."""
-        said: dict[str, float] = {}
+        """Return the node at this place of a beam."""
+        probabilities: dict[str, float] = {}
         if self.probabilities is not None:
-            said = dict(zip(self.labels, self.probabilities[row][beam][place], strict=True))
-        score = probability = None
+            probabilities = dict(zip(self.labels, self.probabilities[row][beam][place], strict=True))
+        score = step_probability = None
         if self.scores is not None and place >= self.leaves:
-            score, probability = self.scores[row][beam][place - self.leaves]
-        label = max(said, key=said.__getitem__) if said else None
-        return Node(*span, label, said, score, probability, expected.get(span))
+            score, step_probability = self.scores[row][beam][place - self.leaves]
+        label = max(probabilities, key=probabilities.__getitem__) if probabilities else None
+        return Node(*span, label, probabilities, score, step_probability, expected.get(span))
 
 
 def make_constituents(beams: Beams, texts: Sequence[Tokenized]) -> list[list[Constituent]]:
-    """All constituents of each text, by length and position."""
+    """Collect all constituents of each text, sorted by length and position."""
     nodes = beams.nodes
     states, spans, mask = nodes.states.cpu(), nodes.spans.tolist(), nodes.mask.tolist()
     probabilities = beams.log_probs.exp().tolist()
@@ -226,6 +234,6 @@ def make_constituents(beams: Beams, texts: Sequence[Tokenized]) -> list[list[Con
 
 
 def _beam_of(parse: Parse, spans: Sequence[Sequence[Sequence[int]]]) -> int:
-    """The best beam with these merges; beams are sorted, best first."""
+    """The index of the best beam with these merges; beams are sorted, best first."""
     merges = [list(span) for span in parse.merges]
-    return next(beam for beam, made in enumerate(spans) if made[: len(merges)] == merges)
+    return next(beam for beam, merged in enumerate(spans) if merged[: len(merges)] == merges)

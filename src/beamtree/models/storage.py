@@ -4,7 +4,7 @@
     config.encoder, config.labels
     read_results("runs/listops/bt-grc-seed0")["splits"]["near-iid"]["accuracy"]
 
-Reading a folder executes nothing in it, and allocates no memory that its files do not fill.
+Reading a folder executes no code from it, and allocates no more memory than its files fill.
 """
 
 import os
@@ -27,7 +27,7 @@ VOCABULARY = "vocab.json"
 TOKENIZER = "tokenizer.json"
 RESULTS = "results.json"
 
-_SCORES = {"accuracy", "correct", "count", "loss"}  # of each split in the results
+_SCORES = {"accuracy", "correct", "count", "loss"}  # keys of each split in the results
 _NAMED = 3  # number of wrong weights that an error message names
 
 
@@ -36,12 +36,12 @@ def is_run(folder: StrPath) -> bool:
 
 
 def file_of(folder: StrPath, name: str) -> Path:
-    """The path of a file in the folder; if it is missing, the error says whether the folder is a run at all."""
+    """Return the path of a file of a run. If it is missing, the error says what is wrong with the folder."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise ValueError(f"{folder}: {'it is a file, no folder' if folder.exists() else 'there is no such folder'}")
+        raise ValueError(f"{folder}: {'it is a file, not a folder' if folder.exists() else 'there is no such folder'}")
     if not is_run(folder):
-        raise ValueError(f"{folder} is no run: it has no {CONFIG}")
+        raise ValueError(f"{folder} is not a run: it has no {CONFIG}")
     if not (folder / name).is_file():
         why = "the run is not finished" if name in (RESULTS, WEIGHTS) else "the folder is incomplete"
         raise ValueError(f"{folder} has no {name}: {why}")
@@ -58,12 +58,12 @@ def read_config(folder: StrPath) -> Config:
     try:
         document = yaml.load(path.read_bytes(), _Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: it is no YAML file ({one_line(error)}): restore it, or train anew") from None
+        raise ValueError(f"{path}: it is not YAML ({one_line(error)}): restore it, or train again") from None
     return Config.from_document(document, path)
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without aliases: with them, a file of one kilobyte can stand for gigabytes."""
+    """YAML without aliases, with which a file of one kilobyte could expand to gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -84,7 +84,7 @@ def write_tokenizer(folder: StrPath, tokenizer: Tokenizer) -> None:
 
 
 def read_tokenizer(folder: StrPath) -> Tokenizer | None:
-    """The tokenizer that is stored with the model; None if the configuration names one."""
+    """Read the tokenizer that is stored with the model; None if the configuration names it instead."""
     path = Path(folder) / TOKENIZER
     if not path.exists():
         return None
@@ -95,18 +95,18 @@ def read_tokenizer(folder: StrPath) -> Tokenizer | None:
 
 
 def read_results(folder: StrPath) -> dict[str, Any]:
-    """The results of a finished run; "splits" has the "correct", "count", "accuracy" and "loss" of each split."""
+    """Read the results of a finished run; "splits" has the "correct", "count", "accuracy" and "loss" of each split."""
     path = file_of(folder, RESULTS)
     results = read_json(path)
     splits = results.get("splits") if isinstance(results, dict) else None
     scores = list(splits.values()) if isinstance(splits, dict) else [None]
     if not all(isinstance(each, dict) and each.keys() >= _SCORES for each in scores):
-        raise ValueError(f"{path}: it holds no results, which have 'splits' with {', '.join(sorted(_SCORES))} of each")
+        raise ValueError(f"{path}: it has no results: 'splits' must have {', '.join(sorted(_SCORES))} for each split")
     return dict(results)
 
 
 def is_finished(folder: StrPath) -> bool:
-    """Whether the results are there. They are written last."""
+    """Whether the run has results, which are written last."""
     try:
         read_results(folder)
     except ValueError:
@@ -129,14 +129,14 @@ def read_weights(folder: StrPath) -> dict[str, Tensor]:
     try:
         return safetensors.torch.load_file(path)
     except (safetensors.SafetensorError, OSError) as error:
-        raise ValueError(f"{path}: it is damaged, or no safetensors file ({one_line(error)}): get it anew") from None
+        raise ValueError(f"{path}: it is damaged, or not a safetensors file ({one_line(error)}): restore it") from None
 
 
 def check_weights(model: nn.Module, weights: Mapping[str, Tensor], where: object) -> None:
     """Raise a `ValueError` unless names and shapes are those of the model, which may be on the device "meta"."""
     expected = model.state_dict()
     wrong = [f"{name} is missing" for name in expected if name not in weights]
-    wrong += [f"{name} is superfluous" for name in weights if name not in expected]
+    wrong += [f"{name} is unexpected" for name in weights if name not in expected]
     for name in [name for name in expected if name in weights]:
         found, wanted = _kind(weights[name]), _kind(expected[name])
         if found != wanted:

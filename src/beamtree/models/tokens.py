@@ -1,4 +1,4 @@
-"""Texts to tokens, as they were tokenised for the training of a model.
+"""Tokenise texts as in the training of a model.
 
 tokenizer_of(config, vocabulary).tokenize("It isn't.")   # tokens with their offsets in the text
 """
@@ -9,10 +9,19 @@ from beamtree.models.config import Config
 
 
 def tokenizer_of(config: Config, vocabulary: Vocabulary, stored: Tokenizer | None = None) -> Tokenizer:
-    """The tokenizer of a model.
+    """Return the tokenizer of a model.
 
-    stored: the one that is stored with the model or was given by the user, if there is one. A model that was trained
-    with a function or with a tokenizer of Hugging Face needs it.
+    Args:
+        config: the configuration of the model.
+        vocabulary: its vocabulary.
+        stored: the tokenizer that is stored with the model or was given by the user, if any. Required for a model that
+            was trained with a function or with a Hugging Face tokenizer.
+
+    Returns:
+        The stored tokenizer, or the one that the configuration names.
+
+    Raises:
+        ValueError: if the model was trained with a tokenizer that is neither stored nor given.
     """
     if stored is not None:
         return stored
@@ -20,6 +29,6 @@ def tokenizer_of(config: Config, vocabulary: Vocabulary, stored: Tokenizer | Non
         return task_tokenizer(config.task, vocabulary)
     name = config.data_options.get("tokenizer")
     if name in (Custom.name, HuggingFace.name):
-        kind = "a function as tokenizer" if name == Custom.name else "a tokenizer of Hugging Face"
-        raise ValueError(f"the model was trained with {kind}, which is not stored with it: load it with tokenizer=…")
+        kind = "a function as tokenizer" if name == Custom.name else "a Hugging Face tokenizer"
+        raise ValueError(f"the model was trained with {kind}, which is not stored with it: give it as tokenizer=…")
     return task_tokenizer(config.task, None) if name is None else make_tokenizer(name)

@@ -1,10 +1,9 @@
-"""Trees over a sequence of tokens, and how they are compared.
+"""Trees over a sequence of tokens, scores, baselines and measures.
 
 Tree.parse("((a b) c)")
 scores.score(predicted, gold).sentence_f1()
 baselines.uniform(["a", "b", "c"], seed=0)
 measures.agreement([trees_of_seed_0, trees_of_seed_1])
-analysis.analyse({"mine": model}, split)         # of trained models: all of it
 """
 
 from beamtree.trees import baselines, measures, scores

@@ -1,13 +1,14 @@
-"""Trees that know nothing of their sentence, for comparison.
+"""Baselines: trees that do not depend on the words of a sentence.
 
     left("a b c d".split())                 # (((a b) c) d)
     right("a b c d".split())                # (a (b (c d)))
     balanced("a b c d".split())             # ((a b) (c d))
-    uniform("a b c d".split(), seed=0)      # each of the five trees with the same probability
-    easy_first("a b c d".split(), seed=0)   # any two neighbours are joined, until one is left
+    uniform("a b c d".split(), seed=0)      # each of the five trees has the same probability
+    easy_first("a b c d".split(), seed=0)   # random neighbours are merged until one node is left
 
-The two random ones differ: `easy_first` draws an order of merges, and a bushy tree has more orders than a chain. It has
-the distribution of `random-tree-grc`, and also that of cutting a sentence in two at a random place, then each half.
+The two random baselines differ: `easy_first` samples a merge order, and a bushy tree has more merge orders than a
+chain. It has the distribution of `random-tree-grc`, which is also that of splitting a sentence at a random position,
+then each part again.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +27,7 @@ def left(leaves: Sequence[str]) -> Tree:
         leaves: the tokens.
 
     Returns:
-        The tree, as `(((a b) c) d)`.
+        The tree, such as `(((a b) c) d)`.
 
     Examples:
         >>> from beamtree.trees import baselines
@@ -43,7 +44,7 @@ def right(leaves: Sequence[str]) -> Tree:
         leaves: the tokens.
 
     Returns:
-        The tree, as `(a (b (c d)))`.
+        The tree, such as `(a (b (c d)))`.
 
     Examples:
         >>> from beamtree.trees import baselines
@@ -54,29 +55,29 @@ def right(leaves: Sequence[str]) -> Tree:
 
 
 def balanced(leaves: Sequence[str]) -> Tree:
-    """Build a balanced tree: join neighbours in pairs, then the pairs in pairs, as `balanced-tree-grc` does.
+    """Build a balanced tree: merge neighbours in pairs, then the pairs in pairs, as `balanced-tree-grc` does.
 
     Args:
         leaves: the tokens.
 
     Returns:
-        The tree, as `((a b) (c d))`.
+        The tree, such as `((a b) (c d))`.
 
     Examples:
         >>> from beamtree.trees import baselines
         >>> baselines.balanced("a b c d e".split())
         Tree.parse('(((a b) (c d)) e)')
     """
-    # Neighbours i and i+1 meet in the round that is the number of times i+1 can be halved: this is 2 to that power.
+    # Leaves i and i+1 are joined in round r, where 2^r is the largest power of two that divides i+1; 2^r is the time.
     return _by_times([after & -after for after in range(1, len(leaves))], leaves)
 
 
 def uniform(leaves: Sequence[str], seed: Seed) -> Tree:
-    """Draw a tree: every binary tree has the same probability.
+    """Sample a tree uniformly from all binary trees.
 
     Args:
         leaves: the tokens.
-        seed: a number, or a generator of NumPy.
+        seed: an integer, or a NumPy generator.
 
     Returns:
         The tree.
@@ -89,8 +90,8 @@ def uniform(leaves: Sequence[str], seed: Seed) -> Tree:
     size = len(leaves)
     if not size:
         raise ValueError("a tree needs at least one leaf, got none")
-    # A shuffled circle of `size` shifts and `size` − 1 reduces can be opened in exactly one place so that the parser's
-    # stack is never empty after the first (the cycle lemma): behind the last place where the running sum is lowest.
+    # By the cycle lemma, exactly one rotation of `size` shifts and `size` − 1 reduces never empties the parser's stack:
+    # the one that starts after the last position at which the running sum is lowest.
     steps = np.repeat([1, -1], [size, size - 1])
     np.random.default_rng(seed).shuffle(steps)
     sums = np.cumsum(steps)
@@ -102,11 +103,11 @@ def uniform(leaves: Sequence[str], seed: Seed) -> Tree:
 
 
 def easy_first(leaves: Sequence[str], seed: Seed) -> Tree:
-    """Draw a tree by joining any two neighbours, all with the same probability, until one is left.
+    """Sample a tree by merging random neighbours, all with the same probability, until one node is left.
 
     Args:
         leaves: the tokens.
-        seed: a number, or a generator of NumPy.
+        seed: an integer, or a NumPy generator.
 
     Returns:
         The tree.
@@ -129,9 +130,9 @@ BASELINES: dict[str, Callable[[Sequence[str], Seed], Tree]] = {
 
 
 def _by_times(times: Iterable[int], leaves: Sequence[str]) -> Tree:
-    """The tree in which neighbours are joined at these times, one for each two: the earliest are the lowest."""
+    """Build the tree in which leaves i and i+1 are joined by a merge at the i-th time; earlier merges are lower."""
     reduces = [0] * len(leaves)
-    waiting: list[int] = []  # the times of joins that wait for their right part, the latest first
+    waiting: list[int] = []  # times of merges whose right child is not complete, latest first
     for position, time in enumerate(times):
         while waiting and waiting[-1] < time:
             waiting.pop()

@@ -1,7 +1,7 @@
-"""Brackets that may hold more than two constituents: a gold standard that leaves the order inside a list open.
+"""Bracketings: brackets of any number of constituents, a gold standard that leaves the tree inside a list open.
 
-A list of ListOps, `[MAX 2 9 0 ]`, is one constituent of five tokens; that its gold *tree* joins them from the left is a
-convention. A `Bracketing` has only the spans that are meant, and `beamtree.trees.scores` compares trees with it.
+A list of ListOps, `[MAX 2 9 0 ]`, is one constituent of five tokens; that its gold *tree* merges them from the left is
+a convention. A `Bracketing` has only the spans of the lists, and `beamtree.trees.scores` compares trees with it.
 """
 
 import re
@@ -15,7 +15,7 @@ _TOKEN = re.compile(r"[()]|[^\s()]+")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Bracketing:
-    """Spans over leaves, none of which cross; the whole is always one of them, single leaves and repeats are not.
+    """Spans over leaves, which must not cross. They include the whole sequence, but no single leaves.
 
     Attributes:
         leaves: the tokens.
@@ -29,7 +29,7 @@ class Bracketing:
     """
 
     leaves: tuple[str, ...]
-    spans: tuple[Span, ...]  # half-open, inner ones first; in any order when it is made
+    spans: tuple[Span, ...]
 
     def __post_init__(self) -> None:
         size = len(self.leaves)
@@ -40,7 +40,7 @@ class Bracketing:
         for start, end in sorted(found, key=lambda span: (span[0], -span[1])):
             if not 0 <= start < end <= size:
                 raise ValueError(
-                    f"span ({start}, {end}) does not lie within the {size} leaves: "
+                    f"span ({start}, {end}) is out of range for {size} leaves: "
                     f"a span (start, end) needs 0 <= start < end <= {size}"
                 )
             while open_ends and open_ends[-1] <= start:
@@ -57,7 +57,7 @@ class Bracketing:
         """Read brackets such as "(a (b c d) e)".
 
         Args:
-            text: brackets as for `Tree.parse`, except that each may hold any number of constituents.
+            text: brackets as for `Tree.parse`, except that each may contain any number of constituents.
 
         Returns:
             The bracketing.
@@ -67,7 +67,7 @@ class Bracketing:
         """
         leaves: list[str] = []
         spans: list[Span] = []
-        opened: list[tuple[int, int]] = []  # the leaf and the character where each bracket still open was opened
+        opened: list[tuple[int, int]] = []  # first leaf and character of each open bracket
         for match in _TOKEN.finditer(text):
             token, position = match.group(), match.start()
             if (leaves or spans) and not opened:
@@ -79,7 +79,7 @@ class Bracketing:
                     raise ValueError(f"unbalanced brackets: the ')' at character {position} closes no '('")
                 start, character = opened.pop()
                 if start == len(leaves):
-                    raise ValueError(f"the bracket from character {character} to {position} is empty: fill it")
+                    raise ValueError(f"the bracket from character {character} to {position} is empty: fill it in")
                 spans.append((start, len(leaves)))
             else:
                 leaves.append(token.replace("-LRB-", "(").replace("-RRB-", ")"))
@@ -115,7 +115,7 @@ class Bracketing:
 
     @classmethod
     def from_tree(cls, tree: Tree) -> "Bracketing":
-        """Convert a binary tree.
+        """Convert a binary tree to a bracketing.
 
         Args:
             tree: the tree.
@@ -136,15 +136,15 @@ class Bracketing:
         """Convert to a binary tree.
 
         Returns:
-            A tree that holds all spans, left-branching inside each.
+            A tree that contains all spans, left-branching inside each.
         """
         reduces = [0] * len(self)
-        parts: list[Span] = []  # constituents that wait for the one around them, left to right
+        parts: list[Span] = []  # constituents without a parent so far, left to right
         shifted = 0
         for start, end in self.spans:
             parts.extend(_units(shifted, end))
             shifted = end
-            while parts[-1][0] > start:  # every part but the first is joined with what stands before it
+            while parts[-1][0] > start:  # merge every part but the first with the part before it
                 reduces[parts.pop()[1] - 1] += 1
             parts[-1] = (start, end)
         return Tree(self.leaves, tuple(reduces))

@@ -1,7 +1,7 @@
-"""What beams say beyond their best tree: how sure they are, and how far two models agree.
+"""Measures of distributions over trees: entropy, expected F1, and the agreement between models.
 
-Beams are different trees over the same leaves with their probabilities: what `Beams.distinct` returns for a sentence,
-or the `Parses` that `Pretrained.parse` returns.
+The beams of a sentence are distinct trees over its leaves with their probabilities, as `Beams.distinct` and
+`Pretrained.parse` return them.
 """
 
 import math
@@ -35,20 +35,20 @@ def entropy(probabilities: Iterable[float]) -> float:
         0.6931
     """
     given = list(probabilities)
-    if not given or min(given) < 0 or not math.isclose(sum(given), 1, abs_tol=1e-4):  # the sum is of float32
-        raise ValueError(f"the probabilities {given} are no distribution: they must be 0 or more, and 1 together")
+    if not given or min(given) < 0 or not math.isclose(sum(given), 1, abs_tol=1e-4):  # a sum of float32 values
+        raise ValueError(f"the probabilities {given} are not a distribution: they must be non-negative and sum to 1")
     return max(-sum(p * math.log(p) for p in given if p > 0), 0.0)
 
 
 def expected_f1(beams: Weighted, other: Weighted | Gold, counted: Counted = "merged") -> float:
-    """Compute the expected F1 of a tree drawn from the beams.
+    """Compute the expected F1 of a tree sampled from the beams.
 
-    All trees over N leaves have N−1 merged constituents, so that F1 is linear in the matches, and the expected number
-    of matches is the sum of the constituents' probabilities.
+    All trees over N leaves have N−1 merged constituents, so F1 is linear in the number of matches, whose expectation is
+    the sum of the constituents' probabilities.
 
     Args:
         beams: trees of one sentence with their probabilities, which need not sum to 1: the best beams are sufficient.
-        other: the gold standard, or another model's beams, from which the other tree is drawn.
+        other: the gold standard, or another model's beams, from which the other tree is sampled.
         counted: which constituents count; see `beamtree.trees.scores`.
 
     Returns:
@@ -97,7 +97,7 @@ def agreement(models: Sequence[Sequence[Tree]], counted: Counted = "merged") -> 
         0.5
     """
     if len(models) < 2:
-        raise ValueError(f"agreement is between models, got {len(models)}: give the trees of at least two")
+        raise ValueError(f"agreement needs the trees of at least two models, got {len(models)}")
     between = Mean()
     for first, second in combinations(models, 2):
         between.add(score(first, second).sentence_f1(counted))

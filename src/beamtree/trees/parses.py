@@ -12,9 +12,9 @@ class Node(NamedTuple):
     Attributes:
         start: first token.
         end: the position after its last token.
-        label: the label that the model's classifier gives the node's state; None for models of pairs.
+        label: the label that the classifier predicts from the node's state; None for models of pairs.
         probabilities: probabilities of all labels; empty without a label.
-        score: score of the merge that made it; None for leaves and for encoders without scores.
+        score: score of the merge that created it; None for leaves and for encoders without scores.
         step_probability: probability of this merge among all that were possible at its step.
         expected: the label that the task assigns to it, such as the value of a list; None if unknown.
 
@@ -49,7 +49,7 @@ class Parse(NamedTuple):
 
     Attributes:
         tree: the tree.
-        probability: total of all beams that found it, in any merge order.
+        probability: sum of the probabilities of all beams that found it, in any merge order.
         merges: [start, end) of its constituents, in the merge order of the best beam.
         nodes: its constituents with their labels, for the best beam: first the leaves, then the merges in their order.
             Empty if labels were not requested.
@@ -101,7 +101,7 @@ class Parses(list[Parse]):
             ValueError: if the text is not known.
         """
         if self.offsets is None:
-            raise ValueError("the parses have no offsets: they are of tokens, not of a text")
+            raise ValueError("the parses have no offsets: they are parses of tokens, not of a text")
         start, end = span
         return self.offsets[start][0], self.offsets[end - 1][1]
 
@@ -131,4 +131,4 @@ def span_probabilities(parses: Iterable[Parse]) -> dict[Span, float]:
         for span in parse.merges:
             total[span] = total.get(span, 0.0) + parse.probability
     ordered = sorted(total, key=lambda span: (span[1] - span[0], span))
-    return {span: min(total[span], 1.0) for span in ordered}  # rounding may make the sum over all beams exceed 1
+    return {span: min(total[span], 1.0) for span in ordered}  # with rounding errors the sum over all beams may exceed 1

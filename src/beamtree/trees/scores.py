@@ -1,23 +1,21 @@
-"""How well trees agree: unlabelled span precision, recall and F1, by the sentence and over a corpus.
+"""Scores of trees: unlabelled span precision, recall and F1, per sentence and over a corpus.
 
     scores = score(predicted, gold)
     scores.corpus().f1, scores.sentence_f1(), scores.exact_match
     scores.sentence_f1("nontrivial")
 
-A constituent is right if the gold standard has one over the same leaves. Which constituents count is a choice:
+A constituent is correct if the gold standard has one over the same leaves. Which constituents count is an option:
 
-    "merged"      those of two leaves or more, the whole sentence among them: N−1 of a binary tree. EVALB's choice.
-    "nontrivial"  less the whole sentence, which every tree has: N−2. A choice of grammar induction.
-    "all"         single leaves too, which every tree has: 2N−1.
+    "merged"      those of two or more leaves, including the whole sentence: N−1 in a binary tree. As in EVALB.
+    "nontrivial"  without the whole sentence, which every tree has: N−2. Common in grammar induction.
+    "all"         with single leaves, which every tree has: 2N−1.
 
 With m matches among p predicted and g gold constituents, precision is m/p, recall m/g and F1 = 2m/(p+g). Over a corpus
-m, p and g are summed first; the sentence level is the mean of the sentences' F1. Where neither side has a constituent
-that counts (one leaf; two leaves without the trivial ones) there is nothing to be right about: the sentence is left
-out of the mean. A value that is not defined is NaN.
+m, p and g are summed first; sentence F1 is the mean of the F1 of the sentences. A sentence in which no constituent
+counts (one leaf, or two leaves with "nontrivial") is left out of the mean. Undefined values are NaN.
 
-The gold standard may be a `Bracketing` with fewer constituents than a binary tree must have. Then all of the tree's
-still count against it, so that no binary tree reaches a precision or an F1 of 1: the most is what the gold
-standard's own binarisation gets.
+The gold standard may be a `Bracketing` with fewer constituents than a binary tree. All constituents of the tree still
+count, so no binary tree reaches a precision or an F1 of 1; the maximum is the score of the binarised gold standard.
 """
 
 from collections.abc import Iterable
@@ -38,7 +36,7 @@ class Counts:
     """Counts of the constituents of one or more sentences. Counts can be added.
 
     Attributes:
-        matched: predicted constituents that the gold standard has too; not an integer if it is an expected number.
+        matched: predicted constituents that are in the gold standard; a float for an expected count.
         predicted: constituents of the predicted trees.
         gold: constituents of the gold standard.
 
@@ -73,7 +71,7 @@ class Counts:
         return 2 * self.matched / total if total else float("nan")
 
     def counting(self, counted: Counted, size: int) -> "Counts":
-        """Convert the counts of a sentence's merged constituents to another choice of what counts.
+        """Convert the counts of a sentence's merged constituents to those with another option of what counts.
 
         Args:
             counted: "merged", "nontrivial" or "all"; see `beamtree.trees.scores`.
@@ -157,7 +155,7 @@ class Scores:
 
 
 class Mean:
-    """A running mean; NaN, which says that a sentence has no such value, is left out."""
+    """A running mean without NaN, the value of a sentence for which it is not defined."""
 
     def __init__(self) -> None:
         self.number, self._sum = 0, 0.0
@@ -198,7 +196,7 @@ def score(predicted: Iterable[Tree], gold: Iterable[Gold]) -> Scores:
 
 
 def count(predicted: Gold, gold: Gold) -> Counts:
-    """The merged constituents of a sentence: those that match, and those of either side."""
+    """Count the merged constituents of a sentence: matches, predicted and gold."""
     check_size(predicted, gold)
     ours, theirs = constituents(predicted), constituents(gold)
     return Counts(len(ours & theirs), len(ours), len(theirs))
@@ -210,12 +208,12 @@ def check_size(predicted: Gold, gold: Gold) -> None:
 
 
 def constituents(tree: Gold) -> set[int]:
-    """The merged constituents, each as one number: these sets are compared, and pairs would take twice the time."""
+    """The merged constituents, each encoded as one integer: comparing sets of pairs would take twice the time."""
     size = len(tree)
     if isinstance(tree, Bracketing):
         return {(end - 1) * size + start for start, end in tree.spans}
     found: set[int] = set()
-    starts: list[int] = []  # of the constituents that wait for the next leaf
+    starts: list[int] = []  # of the constituents on the parser's stack
     for position, ended in enumerate(tree.reduces):
         starts.append(position)
         if ended:

@@ -1,9 +1,8 @@
-"""Binary trees over a sequence of tokens: what a beam builds, and what a gold parse is.
+"""Binary trees over a sequence of tokens, as a beam builds them, or as gold trees.
 
-A tree is stored flat, as its leaves and, for each leaf, the number of constituents that end right after
-it (the reduces of a shift-reduce parser after it shifts that leaf). These counts determine the tree, so
-equality is equality of tuples; and since nothing points at anything, nothing recurses, so that a chain
-of 50,000 leaves is as ordinary as a balanced tree.
+A tree is stored flat, as its leaves and, for each leaf, the number of constituents that end after it: the reduces of a
+shift-reduce parser after it shifts that leaf. These counts determine the tree, so trees are equal if their tuples are.
+No operation is recursive, so a chain of 50,000 leaves is no problem.
 """
 
 import re
@@ -18,16 +17,16 @@ Span = tuple[int, int]  # the leaves [start, end)
 
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 
-# A tree of more leaves no longer fits the few lines that a repr may take in a traceback or a list.
+# Larger trees have a short repr, which does not fill a traceback or a list.
 _REPR_LEAVES = 20
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Tree:
-    """An immutable binary tree; make one with `parse`, `from_actions` or `from_spans`.
+    """An immutable binary tree; create one with `parse`, `from_actions` or `from_spans`.
 
-    Trees are equal if their leaves and their shape are. `len(tree)` is the number of leaves, and `str(tree)` are
-    brackets that `parse` reads back.
+    Trees are equal if their leaves and their shapes are. `len(tree)` is the number of leaves, and `str(tree)` returns
+    brackets that `parse` reads.
 
     Attributes:
         leaves: the tokens.
@@ -59,11 +58,11 @@ class Tree:
 
     @classmethod
     def parse(cls, text: str) -> "Tree":
-        """Read a tree in brackets, as "((a b) c)".
+        """Read a tree in brackets, such as "((a b) c)".
 
         Args:
             text: the brackets, each around two constituents. Whitespace around brackets is ignored, and -LRB- and -RRB-
-                stand for ( and ).
+                are read as ( and ).
 
         Returns:
             The tree.
@@ -73,8 +72,8 @@ class Tree:
         """
         leaves: list[str] = []
         reduces: list[int] = []
-        opened: list[int] = []  # where each bracket still open was opened
-        held: list[int] = []  # how many constituents each of them holds so far
+        opened: list[int] = []  # position of each open bracket
+        held: list[int] = []  # number of constituents in each of them so far
         for match in _TOKEN.finditer(text):
             token, position = match.group(), match.start()
             if token == ")" and not opened:
@@ -104,7 +103,7 @@ class Tree:
         if opened:
             raise ValueError(f"unbalanced brackets: the '(' at character {opened[-1]} is never closed")
         if not leaves:
-            raise ValueError(f"there is no tree in the empty text {text!r}: write one such as '((a b) c)'")
+            raise ValueError(f"the text {text!r} is empty: it must be a tree such as '((a b) c)'")
         return cls(tuple(leaves), tuple(reduces))
 
     @classmethod
@@ -113,7 +112,7 @@ class Tree:
 
         Args:
             actions: action j replaces elements j and j+1 of the current sequence by their parent. The merges may be in
-                any order, as a beam makes them.
+                any order, as in a beam.
             leaves: one more than there are actions; by default "0", "1", ….
 
         Returns:
@@ -158,13 +157,13 @@ class Tree:
         for start, end in distinct:
             if not 0 <= start < end <= size:
                 raise ValueError(
-                    f"span ({start}, {end}) does not lie within the {size} leaves: "
+                    f"span ({start}, {end}) is out of range for {size} leaves: "
                     f"a span (start, end) needs 0 <= start < end <= {size}"
                 )
         reduces = [0] * size
         starts: list[int] = []  # of the constituents built so far, left to right
         shifted = 0
-        # Children come before their parents when sorted by end, then from the shortest to the longest.
+        # Sorted by end, then from the shortest to the longest: children come before their parents.
         for start, end in sorted(distinct, key=lambda span: (span[1], -span[0])):
             if end - start == 1:
                 continue
@@ -215,7 +214,7 @@ class Tree:
                 if not 1 <= len(children) <= 2:
                     raise ValueError(
                         f"a node has {len(children)} children: binarise the tree first, "
-                        "as with its method chomsky_normal_form()"
+                        "for example with its method chomsky_normal_form()"
                     )
                 starts.append(len(leaves))
                 todo += [None, *reversed(children)]
@@ -254,7 +253,7 @@ class Tree:
             ValueError: if the number of leaves differs.
         """
         if len(leaves) != len(self):
-            raise ValueError(f"a tree of {len(self)} leaves needs as many new ones, got {len(leaves)}")
+            raise ValueError(f"a tree of {len(self)} leaves needs as many new leaves, got {len(leaves)}")
         return Tree(tuple(leaves), self.reduces)
 
     def __len__(self) -> int:
@@ -262,7 +261,7 @@ class Tree:
         return len(self.leaves)
 
     def __str__(self) -> str:
-        """Brackets that `parse` reads back, unless a leaf itself spells out an escape such as -LRB-."""
+        """Brackets that `parse` reads, unless a leaf contains an escape such as -LRB-."""
         opens = Counter(start for start, _ in self.spans(leaves=False))
         escaped = (leaf.replace("(", "-LRB-").replace(")", "-RRB-") for leaf in self.leaves)
         return " ".join(
@@ -276,12 +275,12 @@ class Tree:
         return f"Tree.parse({str(self)!r})"
 
     def _repr_svg_(self) -> str:
-        from beamtree.trees.drawing import draw_tree  # imported here: drawings import this file
+        from beamtree.trees.drawing import draw_tree  # imported here to avoid a circular import
 
         return draw_tree(self)._repr_svg_()
 
     def _repr_html_(self) -> str:
-        """For notebooks, in which large trees scroll."""
+        """HTML for notebooks, in which large drawings scroll."""
         from beamtree.trees.drawing import draw_tree
 
         return draw_tree(self)._repr_html_()
@@ -323,7 +322,7 @@ class Tree:
         Returns:
             Actions as `from_actions` takes them, in the order of `spans`.
         """
-        # A merge at the right end of a stack of d elements joins the elements d-2 and d-1 of the sequence.
+        # A merge at the top of a stack of d elements merges elements d-2 and d-1 of the sequence.
         return [
             depth - 1 + later
             for depth, count in zip(self._depths(), self.reduces, strict=True)
@@ -349,20 +348,20 @@ class Tree:
         if self.is_leaf:
             return None
         split = self._split()
-        # The root itself ends after the last leaf: it is the one constituent that stays behind.
+        # The root also ends after the last leaf, and is not part of the subtree.
         return Tree(self.leaves[split:], (*self.reduces[split:-1], self.reduces[-1] - 1))
 
     def _split(self) -> int:
-        """Where the root's right subtree begins: after the last leaf that leaves one constituent."""
+        """The first leaf of the root's right subtree: the one after the last with a single constituent on the stack."""
         depths = self._depths()
         return max(end for end in range(1, len(self)) if depths[end - 1] == 1)
 
     def _depths(self) -> list[int]:
-        """How many constituents wait on the parser's stack after each leaf and its reduces."""
+        """The number of constituents on the parser's stack after each leaf and its reduces."""
         return list(accumulate(1 - count for count in self.reduces))
 
     def _fold(self, units: Iterable[T], merge: Callable[[T, T], T]) -> list[T]:
-        """The value of every parent, children first, from the leaves' values and a rule for two children."""
+        """Compute the value of every parent, children first, from the leaves' values and a function of two children."""
         stack: list[T] = []
         parents: list[T] = []
         for unit, count in zip(units, self.reduces, strict=True):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import cache
 from numbers import Integral, Real
 
-SYNONYMS = {"gpu": "cuda"}  # words for other words, which their letters do not tell
+SYNONYMS = {"gpu": "cuda"}  # for suggestions where the spelling is too different
 
 
 def unknown(kind: str, value: object, known: Iterable[str]) -> str:

@@ -1,6 +1,6 @@
 """Devices by name."""
 
-# PyTorch is imported inside functions: the help of the commands must not wait for it.
+# PyTorch is imported inside functions, to keep the help of the commands fast.
 import platform
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -7,7 +7,7 @@ Encoders, trees, loading, predicting and parsing need none of them.
 
 import importlib.util
 
-# The extras of pyproject.toml, with the modules they provide by the names of their packages.
+# The extras of pyproject.toml: for each of their packages, the module that it provides.
 EXTRAS: dict[str, dict[str, str]] = {
     "train": {
         "lightning": "lightning",

@@ -1,4 +1,4 @@
-"""Files that are complete or absent: atomic writing, JSON, and errors of the disk in one line.
+"""Files that are complete or absent: atomic writing, JSON, and disk errors in one line.
 
 write_atomically("model/vocab.json", text)
 with open_atomically("data.tsv") as file:           # appears under its name when the block ends
@@ -34,24 +34,26 @@ def open_atomically(path: StrPath) -> Iterator[BinaryIO]:
 
 
 def write_atomically(path: StrPath, content: bytes | str) -> None:
-    """Write a file. Whatever happens, `path` holds the whole new content or what it held before."""
+    """Write a file atomically: if an error occurs, `path` keeps its previous content."""
     with writing(path), open_atomically(path) as file:
         file.write(encode(content) if isinstance(content, str) else content)
 
 
 def encode(text: str) -> bytes:
-    r"""UTF-8. A lone surrogate, which JSON may hold and UTF-8 may not, becomes its escape, as `\udc80`."""
+    r"""Encode as UTF-8. A lone surrogate, which JSON allows and UTF-8 does not, becomes an escape such as `\udc80`."""
     return text.encode("utf-8", "backslashreplace")
 
 
 @contextlib.contextmanager
 def writing(path: StrPath) -> Iterator[None]:
-    """Turn an `OSError` of the block into a `ValueError` that names the path and the reason."""
+    """Convert an `OSError` inside the block to a `ValueError` that names the path and the reason."""
     try:
         yield
     except OSError as error:
         reason = error.strerror or error
-        raise ValueError(f"{path}: it cannot be written ({reason}): make room, or choose another folder") from None
+        raise ValueError(
+            f"{path}: it cannot be written ({reason}): free some space, or choose another folder"
+        ) from None
 
 
 def write_json(path: StrPath, value: Any) -> None:
@@ -62,7 +64,7 @@ def read_json(path: StrPath) -> Any:
     try:
         return json.loads(Path(path).read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: it is no JSON file ({one_line(error)})") from None
+        raise ValueError(f"{path}: it is not JSON ({one_line(error)})") from None
 
 
 def append_json_line(path: StrPath, value: Any) -> None:
@@ -78,14 +80,14 @@ def json_line(value: Any) -> str:
 
 
 def read_json_lines(path: StrPath) -> list[Any]:
-    """The values of all complete lines. A last line without an end was never finished."""
+    """Read the values of all complete lines. A last line without a line break is incomplete, and is ignored."""
     *lines, _ = Path(path).read_bytes().split(b"\n")
     values = []
     for number, line in enumerate(lines, start=1):
         try:
             values.append(json.loads(line))
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path}, line {number}: it is no JSON ({one_line(error)})") from None
+            raise ValueError(f"{path}, line {number}: it is not JSON ({one_line(error)})") from None
     return values
 
 
@@ -95,7 +97,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _umask() -> int:
-    """The permissions that new files do not get. They can be read only by setting them."""
+    """The umask of the process, which can be read only by setting it."""
     umask = os.umask(0o077)
     os.umask(umask)
     return umask

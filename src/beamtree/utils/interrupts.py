@@ -1,4 +1,4 @@
-"""Stop a forward pass that nobody needs any more.
+"""Stop a forward pass whose result is no longer needed.
 
 Threads cannot be killed, so the loops of the encoders on a CPU check at every step whether to continue:
 

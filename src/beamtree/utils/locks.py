@@ -1,4 +1,4 @@
-"""Locks between processes. The lock of a process ends with it, however it ends.
+"""Locks between processes. A lock is released when its process exits, even if the process is killed.
 
 with locked(folder / ".lock"):                      # waits for other processes
     ...
@@ -12,19 +12,22 @@ from typing import Any
 
 import filelock
 
-# No fallback to a file that only stands for a lock: it would outlive a killed process. filelock 3 has no fallback.
+# No fallback to a soft lock, a mere file that would outlive a killed process. filelock 3 has no fallback.
 _PARAMETERS = inspect.signature(filelock.BaseFileLock.__init__).parameters
 _OPTIONS: dict[str, Any] = {"fallback_to_soft": False} if "fallback_to_soft" in _PARAMETERS else {}
 
 
 @contextlib.contextmanager
 def locked(path: Path, wait: bool = True, keep_file: bool = False) -> Iterator[bool]:
-    """Hold the lock `path` during the block; yields False if no lock can be made there.
+    """Hold a lock inside the block.
 
-    A lock needs a folder that exists and can be written to, on a file system with locks.
+    Args:
+        path: the lock file, in an existing and writable folder on a file system that supports locks.
+        wait: whether to wait if another process holds the lock, or to raise `BlockingIOError` at once.
+        keep_file: whether to leave the lock file in place. Otherwise it is removed before the lock is released.
 
-    wait: wait for another process that holds the lock, or raise `BlockingIOError` at once.
-    keep_file: leave the lock file in place. Otherwise it is removed before the lock is released.
+    Yields:
+        Whether the lock is held; False if no lock can be created there.
     """
     lock = _acquire(path, wait)
     try:

@@ -81,7 +81,7 @@ def available_bytes(device: str | torch.device) -> int | None:
 
 
 def release_memory() -> None:
-    """Free unused memory, so that the next measurement starts from the memory in use."""
+    """Free unused memory, so the next measurement starts from the memory in use."""
     for clear in CACHES:
         clear()
     gc.collect()

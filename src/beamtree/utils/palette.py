@@ -1,4 +1,4 @@
-"""The colours of drawings, plots and the page, in one place.
+"""The colours of drawings, plots and the web page.
 
     THEMES["paper"]["ink"]                          # "#1b1f24"
     label_styles(("negative", "positive"))          # ("sentiment-1", "sentiment-5")
@@ -6,8 +6,8 @@
     color("heat-25")                                # "#bfd2de": a probability of 25 %
     css()                                           # all of them as CSS variables, light and dark
 
-Hues are those of Okabe and Ito and of ColorBrewer's RdBu, which colour-blind readers tell apart. What colour says is
-also said by a word, a width or a dash.
+The hues are those of Okabe and Ito and of ColorBrewer's RdBu, which colour-blind readers can distinguish. Whatever a
+colour means is also shown by a word, a width or a dash.
 """
 
 from collections.abc import Sequence
@@ -66,25 +66,25 @@ _DARK_TEXT, _LIGHT_TEXT = "#14171a", "#ffffff"
 def label_styles(labels: Sequence[str]) -> tuple[str | None, ...]:
     """The style of each label of a model: a grade of sentiment, a category, or None for values, which are text only."""
     if set(labels) <= set(_GRADES):
-        # Two classes are the ends of the scale, so that they stand out as the five do.
+        # Two classes are the ends of the scale, for as much contrast as five have.
         grades = {"negative": 1, "positive": 5} if len(labels) == 2 else {}
         return tuple(f"sentiment-{grades.get(label, _GRADES.index(label) + 1)}" for label in labels)
     if all(label.isdecimal() for label in labels) or len(labels) > len(CATEGORY["paper"]):
         return (None,) * len(labels)
-    return tuple(f"category-{number}" for number in range(1, len(labels) + 1))
+    return tuple(f"category-{index}" for index in range(1, len(labels) + 1))
 
 
 def color(style: str, theme: Theme = "paper") -> str:
-    """The colour of a label's style, of a name in `THEMES`, or of a probability in percent, as "heat-25"."""
-    kind, _, number = style.rpartition("-")
+    """The colour of a label's style, of a name in `THEMES`, or of a probability in percent, such as "heat-25"."""
+    kind, _, value = style.rpartition("-")
     if kind == "heat":
-        return _mix(THEMES[theme]["ground"], THEMES[theme]["heat"], int(number) / 100)
+        return _mix(THEMES[theme]["ground"], THEMES[theme]["heat"], int(value) / 100)
     scales = {"sentiment": SENTIMENT, "category": CATEGORY}
-    return scales[kind][theme][int(number) - 1] if kind in scales else THEMES[theme][style]
+    return scales[kind][theme][int(value) - 1] if kind in scales else THEMES[theme][style]
 
 
 def text_on(background: str) -> str:
-    """Black or white: whichever is read more easily on this colour, by WCAG's contrast."""
+    """The dark or light colour for text on this background, whichever has the higher WCAG contrast."""
     luminance = _luminance(background)
     dark = (luminance + 0.05) / (_luminance(_DARK_TEXT) + 0.05)
     light = (_luminance(_LIGHT_TEXT) + 0.05) / (luminance + 0.05)
@@ -92,7 +92,7 @@ def text_on(background: str) -> str:
 
 
 def css() -> str:
-    """All colours as CSS variables, as `--ink`, `--sentiment-1` and the text on it, `--on-sentiment-1`."""
+    """All colours as CSS variables, such as `--ink`, `--sentiment-1` and the text on it, `--on-sentiment-1`."""
     return (
         f":root {{ color-scheme: light dark;\n{_variables('paper')}}}\n"
         f"@media (prefers-color-scheme: dark) {{ :root {{\n{_variables('dark')}}} }}\n"
@@ -102,8 +102,8 @@ def css() -> str:
 def _variables(theme: Theme) -> str:
     found = dict(THEMES[theme])
     for kind, scale in (("sentiment", SENTIMENT), ("category", CATEGORY)):
-        for number, value in enumerate(scale[theme], start=1):
-            found |= {f"{kind}-{number}": value, f"on-{kind}-{number}": text_on(value)}
+        for index, value in enumerate(scale[theme], start=1):
+            found |= {f"{kind}-{index}": value, f"on-{kind}-{index}": text_on(value)}
     return "".join(f"  --{name}: {value};\n" for name, value in found.items())
 
 

@@ -1,4 +1,4 @@
-"""Plots with matplotlib, an optional package, in the colours of `palette`. Errors come before the work."""
+"""Plots with matplotlib, an optional package, in the colours of `palette`."""
 
 import importlib
 from pathlib import Path
@@ -16,12 +16,12 @@ def check_plot(file: Path) -> None:
     if file.suffix.lower() not in ENDINGS:
         raise ValueError(f"the plot {str(file)!r} must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
     if not file.absolute().parent.is_dir():
-        raise ValueError(f"the plot {str(file)!r} is to go into a folder that does not exist: make it first")
+        raise ValueError(f"the plot {str(file)!r} is in a folder that does not exist: create it first")
     require("plot", "a plot")
 
 
 def make_figure(width: int, height: int, title: str) -> Any:
-    """An empty figure of this size in inches."""
+    """Create an empty figure of this size in inches."""
     figure = importlib.import_module("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")
     figure.suptitle(title)
     return figure

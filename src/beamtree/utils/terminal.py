@@ -1,4 +1,4 @@
-"""What the commands have in common: help, tables, progress, and numbers as people read them."""
+"""Helpers of the commands: help, tables, progress bars, and readable values."""
 
 import re
 import sys
@@ -14,7 +14,7 @@ from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
 INTERRUPTED = 130  # exit status of shells after Ctrl-C
-FIRST_LINE, NEXT_LINE = 10, 30  # seconds of work before the first line of progress, and at least between two lines
+FIRST_LINE, NEXT_LINE = 10, 30  # seconds before the first line of progress, and at least between two lines
 _clock = time.monotonic
 
 
@@ -30,7 +30,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """Commands under one name, which alone shows the help."""
+    """A group of commands, which shows its help if no command is given."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, args or ["--help"])
@@ -68,9 +68,9 @@ def counts_line(task: Task) -> str:
 
 
 class ProgressBar(Progress):
-    """Bars on the terminal. Without a terminal, a line on stderr now and then, if the work takes long.
+    """Progress bars on a terminal. Without a terminal, long work occasionally prints a line to stderr.
 
-    line: the text of such a line; None prints none.
+    `line` formats such a line; with None, none are printed.
     """
 
     def __init__(self, *columns: ProgressColumn, line: Callable[[Task], str] | None, **settings: Any) -> None:
@@ -87,9 +87,15 @@ class ProgressBar(Progress):
 def progress_bar(
     *columns: ProgressColumn, line: Callable[[Task], str] = counts_line, hidden: bool = False
 ) -> ProgressBar:
-    """A bar on the terminal that vanishes when it is done; without a terminal, lines.
+    """Create a progress bar that disappears from the terminal at the end; without a terminal, it prints lines.
 
-    line: the text of a line. hidden: show neither.
+    Args:
+        *columns: columns after the bar; by default the completed and total counts.
+        line: formats a line.
+        hidden: whether to show neither the bar nor lines.
+
+    Returns:
+        The progress bar.
     """
     console = Console(stderr=True)
     shown = columns or (MofNCompleteColumn(),)
@@ -104,7 +110,7 @@ def progress_bar(
 
 @contextmanager
 def named_bars() -> Iterator[Any]:
-    """A function that is called with the name of some work, how much of it is done, and of how much."""
+    """Yield a function `show(name, done, total)` that updates the bar of this name, and adds it on the first call."""
     with progress_bar() as bar:
         tasks: dict[str, Any] = {}
 
@@ -117,7 +123,7 @@ def named_bars() -> Iterator[Any]:
 
 
 def make_table(*names: str, left: tuple[str, ...] = ()) -> Table:
-    """A table with these columns, right-aligned except those in `left`."""
+    """Create a table with these columns, right-aligned except those in `left`."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     for name in names:
         table.add_column(name, justify="left" if name in left else "right", no_wrap=True)
@@ -125,7 +131,7 @@ def make_table(*names: str, left: tuple[str, ...] = ()) -> Table:
 
 
 def print_table(table: Table) -> None:
-    """Print a table at its full width, in a file or a narrow window too. Cells are plain text: [ ] is no markup."""
+    """Print a table at its full width, even to a file or a narrow terminal. Cells are plain text: [ ] is not markup."""
     width = Console(width=1000, markup=False, emoji=False).measure(table).maximum
     console = Console(markup=False, emoji=False)
     console.width = max(console.width, width)
@@ -133,7 +139,7 @@ def print_table(table: Table) -> None:
 
 
 def digits(value: float | None, unit: str = "") -> str:
-    """Three digits, never as a power of ten."""
+    """Format with three digits, without an exponent."""
     if value is None:
         return "–"
     places = max(0, 3 - len(str(int(value))))

@@ -1,4 +1,4 @@
-"""What tests of drawings share: parses with labels, and an SVG read back."""
+"""Helpers of the tests of drawings: parses with labels, and reading SVG."""
 
 import random
 import re
@@ -54,7 +54,7 @@ def shapes(draw, words=WORDS, max_size=9):
 
 @st.composite
 def labelled(draw, words=WORDS, max_size=9):
-    """What `make_labelled` takes: labels are values, grades of sentiment, categories, or absent; some are expected."""
+    """For `make_labelled`: labels are values, grades of sentiment or categories, or absent; some are expected."""
     shape = draw(shapes(words, max_size))
     all_labels = draw(st.sampled_from([(), DIGITS, ("12345678901", "7"), SENTIMENT, CATEGORIES]))
     if not all_labels:

@@ -82,7 +82,7 @@ def test_200_and_2000_leaves_are_drawn():
 
 
 def test_a_chart_needs_parses_of_its_tokens():
-    with pytest.raises(ValueError, match="the chart of 3 tokens needs parses of as many leaves, got 2"):
+    with pytest.raises(ValueError, match="the chart of 3 tokens needs parses with as many leaves, got 2"):
         draw_chart("abc", make_parses("ab", count=1))
     with pytest.raises(ValueError, match="got none"):
         draw_chart("abc", [])

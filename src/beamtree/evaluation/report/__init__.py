@@ -1,4 +1,4 @@
-"""Reports: tables of runs in the paper's layout, the paper's figures beside ours.
+"""Reports: tables of runs in the paper's layout, with the paper's figures beside ours.
 
 found = find(["runs/listops"])
 print(markdown(tables(found.runs)))

@@ -1,4 +1,4 @@
-"""The paper's figures, from `paper.yaml`, where it is said how they are written."""
+"""The paper's figures, from `paper.yaml`, which describes its format."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 CITATION = "Ray Chowdhury & Caragea, Beam Tree Recursive Cells (ICML 2023)"
-OPTIONS = {"beam_size": 5}  # that the paper varies, with what they are where nothing is said
+OPTIONS = {"beam_size": 5}  # options that the paper varies, with their defaults
 _FILE = Path(__file__).with_name("paper.yaml")
 
 
@@ -18,8 +18,8 @@ class Figure:
     """An accuracy in per cent."""
 
     value: float
-    std: float | None = None  # of several runs, in per cent too
-    runs: int | None = None  # of which it is, where these are not all runs of its row
+    std: float | None = None  # standard deviation over the runs, in per cent
+    runs: int | None = None  # number of runs, if fewer than those of the row
     printed: str = ""  # the value as the paper prints it; "": with two decimals
 
     @classmethod
@@ -33,17 +33,17 @@ class Figure:
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A model in one of the paper's tables; of its columns those of one task."""
+    """A row of one of the paper's tables, with the columns of one task."""
 
     table: int
     statistic: str
     runs: int
     encoder: str
-    options: dict[str, int]  # that it was run with
+    options: dict[str, int]  # of the encoder
     figures: dict[str, Figure | None]  # by split
 
     def fits(self, encoder: str, options: dict[str, Any]) -> bool:
-        """Whether a run of this encoder with these options can be compared with it."""
+        """Whether a run of this encoder with these options can be compared with the row."""
         return encoder == self.encoder and self.options.items() <= {**OPTIONS, **options}.items()
 
 
@@ -52,7 +52,7 @@ def model_name(encoder: str) -> str:
 
 
 def order(encoder: str) -> int:
-    """Its place among the models; those that the paper does not have come last."""
+    """The position of an encoder in the paper's order; encoders that are not in the paper come last."""
     names = list(_document()["models"])
     return names.index(encoder) if encoder in names else len(names)
 
@@ -62,13 +62,13 @@ def title(task: str) -> str:
 
 
 def note(task_or_encoder: str) -> str | None:
-    """What must be known to compare ours with the paper's."""
+    """A note on differences between our setup and the paper's."""
     found = _document()["notes"].get(task_or_encoder)
     return None if found is None else str(found)
 
 
 def statistics(task: str) -> list[str]:
-    """How the paper sums up its runs of a task: "median", "mean" or "max"; the one of its main table first."""
+    """The paper's statistics for a task: "median", "mean" or "max"; that of its main table first."""
     return list(dict.fromkeys(row.statistic for row in rows(task)))
 
 
@@ -78,7 +78,7 @@ def columns(task: str) -> list[str]:
 
 
 def group(task: str, split: str) -> str:
-    """The heading that a column has in common with its neighbours, or ""."""
+    """The heading that a column shares with its neighbours, or ""."""
     for table in _tables(task):
         for heading, splits in table.get("groups", {}).items():
             if split in splits:
@@ -87,7 +87,7 @@ def group(task: str, split: str) -> str:
 
 
 def rows(task: str) -> list[PaperRow]:
-    """All of a task, in the order of the tables."""
+    """The paper's rows for a task, in the order of its tables."""
     found = []
     for table in _tables(task):
         for key, text in table["rows"].items():
@@ -96,7 +96,7 @@ def rows(task: str) -> list[PaperRow]:
             figures = {
                 split: Figure.parse(figure)
                 for (own, split), figure in zip(names, text.split(), strict=True)
-                if own == _same(task)
+                if own == _task_in_tables(task)
             }
             given = {name: int(value) for name, _, value in (option.partition("=") for option in options)}
             runs = 1 if encoder in table.get("once", ()) else table["runs"]
@@ -106,12 +106,12 @@ def rows(task: str) -> list[PaperRow]:
 
 def _tables(task: str) -> Iterator[dict[str, Any]]:
     for table in _document()["tables"]:
-        if any(column.split()[0] == _same(task) for column in table["columns"]):
+        if any(column.split()[0] == _task_in_tables(task) for column in table["columns"]):
             yield table
 
 
-def _same(task: str) -> str:
-    """The task under whose name its figures stand."""
+def _task_in_tables(task: str) -> str:
+    """The task under whose name the figures of this task are stored."""
     return str(_document()["same_tables"].get(task, task))
 
 

@@ -1,7 +1,7 @@
-"""Tables of runs: what runs of one kind reached together, and the paper's figures beside it.
+"""Tables of runs: the results of runs with equal settings, beside the paper's figures.
 
-Runs are of one kind if their settings differ in nothing but the seed, and in what changes no result. ListOps is summed
-up by the median, as in the paper, all else by mean and standard deviation.
+Runs form a group if their settings differ only in the seed and in what does not change the results. The statistic of a
+group is the median for ListOps, as in the paper, and mean and standard deviation for all other tasks.
 """
 
 import itertools
@@ -22,8 +22,8 @@ from beamtree.runs.folder import read_settings
 from beamtree.runs.settings import Settings
 from beamtree.utils.mappings import flatten
 
-# What two runs of one kind may differ in: the seed, which splits were tested, and how the same numbers are computed.
-_FREE = ("seed", "data.tests", "training.micro_batch", "training.dev_batch", "encoder.options.engine")
+# Settings in which the runs of a group may differ: the seed, the tested splits, and how the same values are computed.
+_IGNORED = ("seed", "data.tests", "training.micro_batch", "training.dev_batch", "encoder.options.engine")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,28 +37,28 @@ class ReportedRun:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The runs of some folders, and why others do not count."""
+    """The finished runs in some folders, and why others are left out."""
 
     runs: list[ReportedRun]
-    left_out: dict[str, str]  # the reason by the folder
+    left_out: dict[str, str]  # reasons by folder
 
 
 @dataclass(frozen=True, eq=False)
 class ReportRow:
-    """A line of a table: ours, or the paper's."""
+    """A row of a table: a group of runs, or a row of the paper."""
 
     encoder: str
     model: str
-    count: int  # of runs
+    count: int  # number of runs
     figures: dict[str, Figure | None]  # by split
-    runs: list[ReportedRun] = field(default_factory=list)  # ours
-    changes: dict[str, Any] = field(default_factory=dict)  # of its recipe's settings
-    table: int | None = None  # of the paper
+    runs: list[ReportedRun] = field(default_factory=list)  # empty for a row of the paper
+    changes: dict[str, Any] = field(default_factory=dict)  # settings that differ from the recipe
+    table: int | None = None  # number of the paper's table
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """All runs of a task."""
+    """The table of a task."""
 
     task: str
     statistic: str
@@ -72,13 +72,13 @@ class Table:
 
 
 def find(folders: Iterable[str | os.PathLike[str]]) -> Found:
-    """The runs in these folders, each of which is a run or holds some, however deep."""
+    """Find the runs in these folders, each of which is a run or contains runs at any depth."""
     places: dict[Path, None] = {}
     for folder in map(Path, folders):
         inside = list(_runs_in(folder))
         if not inside:
             why = "there are no runs in it" if folder.is_dir() else "there is no such folder"
-            raise ValueError(f"{folder}: {why}: give the folder of a run, or one with such folders")
+            raise ValueError(f"{folder}: {why}: give the folder of a run, or a folder with runs in it")
         places |= dict.fromkeys(inside)
     runs: dict[str, ReportedRun] = {}
     left_out = {}
@@ -88,18 +88,18 @@ def find(folders: Iterable[str | os.PathLike[str]]) -> Found:
         except ValueError as error:
             left_out[str(place)] = str(error)
             continue
-        first = runs.setdefault(json.dumps([_kind(run), run.settings.seed]), run)
+        first = runs.setdefault(json.dumps([_group_key(run), run.settings.seed]), run)
         if first is not run:
-            left_out[str(place)] = f"{place} has the settings and the seed of {first.folder}"
+            left_out[str(place)] = f"{place} has the same settings and seed as {first.folder}"
     if not runs:
         raise ValueError(f"there is no finished run: {'; '.join(left_out.values())}")
     return Found(list(runs.values()), left_out)
 
 
 def tables(runs: Sequence[ReportedRun], mean: bool = False) -> list[Table]:
-    """A table for each task, as the paper has them; with `mean` all by mean and standard deviation."""
+    """Create a table for each task, with the paper's statistic or, with `mean`, mean and standard deviation for all."""
     names = list(dict.fromkeys(run.settings.data.task for run in runs))
-    names.sort(key=lambda task: list(TASKS).index(task) if task in TASKS else len(TASKS))  # others as they come
+    names.sort(key=lambda task: list(TASKS).index(task) if task in TASKS else len(TASKS))  # own data last
     return [_table(task, [run for run in runs if run.settings.data.task == task], mean) for task in names]
 
 
@@ -109,19 +109,19 @@ def _table(task: str, runs: list[ReportedRun], mean: bool) -> Table:
     splits = splits or list(dict.fromkeys(split for run in runs for split in run.accuracies))
     groups: dict[str, list[ReportedRun]] = {}
     for run in runs:
-        groups.setdefault(_kind(run), []).append(run)
+        groups.setdefault(_group_key(run), []).append(run)
     ours = [_row(members, groups.values(), splits, statistic) for members in groups.values()]
     published = [row for row in paper.rows(task) if row.statistic == statistic]
 
     def place(row: ReportRow) -> tuple[int, int]:
-        """In the paper's order of models; those that are compared with one row of the paper stand together."""
-        return paper.order(row.encoder), _published(row, published)
+        """Sort key: the paper's order of models, then the row of the paper to compare with."""
+        return paper.order(row.encoder), _paper_index(row, published)
 
     rows: list[ReportRow] = []
-    for (_, number), alike in itertools.groupby(sorted(ours, key=lambda row: (*place(row), len(row.changes))), place):
+    for (_, index), alike in itertools.groupby(sorted(ours, key=lambda row: (*place(row), len(row.changes))), place):
         rows += alike
-        if number < len(published):
-            rows.append(_paper_row(published[number]))
+        if index < len(published):
+            rows.append(_paper_row(published[index]))
     names = (task, *dict.fromkeys(row.encoder for row in rows if row.table is not None))
     notes = [note for name in names if (note := paper.note(name)) and len(names) > 1]
     return Table(task, statistic, {split: _title(task, split) for split in splits}, rows, notes)
@@ -145,8 +145,8 @@ def _paper_row(row: PaperRow) -> ReportRow:
     return ReportRow(row.encoder, model, row.runs, row.figures, changes=dict(options), table=row.table)
 
 
-def _published(row: ReportRow, published: list[PaperRow]) -> int:
-    """The number of the paper's row that one of ours is to be compared with; beyond the last where there is none."""
+def _paper_index(row: ReportRow, published: list[PaperRow]) -> int:
+    """The index of the paper's row to compare this row with; the number of its rows if there is none."""
     options = row.runs[0].settings.encoder.options
     return next((n for n, theirs in enumerate(published) if theirs.fits(row.encoder, options)), len(published))
 
@@ -157,35 +157,35 @@ def _figure(members: list[ReportedRun], split: str, statistic: str) -> Figure | 
         return None
     runs = len(values) if len(values) < len(members) else None
     if statistic == "mean":
-        std = statistics.pstdev(values) if len(values) > 1 else None  # the paper's: over n, not n − 1
+        std = statistics.pstdev(values) if len(values) > 1 else None  # as in the paper: divided by n, not n − 1
         return Figure(statistics.fmean(values), std, runs)
     return Figure(max(values) if statistic == "max" else statistics.median(values), None, runs)
 
 
-def _kind(run: ReportedRun) -> str:
-    """What runs of one kind have in common, in a form that can be compared."""
+def _group_key(run: ReportedRun) -> str:
+    """A string that is equal for the runs of a group."""
     flat = flatten(run.settings.to_dict())
-    return json.dumps({key: value for key, value in flat.items() if key not in _FREE}, sort_keys=True)
+    return json.dumps({key: value for key, value in flat.items() if key not in _IGNORED}, sort_keys=True)
 
 
 def _changes(run: ReportedRun, groups: Iterable[list[ReportedRun]]) -> dict[str, Any]:
-    """Settings that differ from the recipe; for a recipe that does not come with beamtree, from its first run here."""
+    """Settings that differ from the recipe or, if it is not a shipped recipe, from the first of these runs with it."""
     settings, encoder = run.settings, run.settings.encoder.name
-    own: dict[str, Any] = {}
+    recipe: dict[str, Any] = {}
     task = None if settings.data.task in TASKS else settings.data.task
     try:
-        usual = recipes.load(settings.recipe, encoder, settings.seed, task=task)
+        base = recipes.load(settings.recipe, encoder, settings.seed, task=task)
     except ValueError:
         alike = (g[0].settings for g in groups if g[0].settings.recipe == settings.recipe)
-        usual = next(other for other in alike if other.encoder.name == encoder)
-        own = {"recipe": settings.recipe}
-    before, now = flatten(usual.to_dict()), flatten(settings.to_dict())
-    free = (*_FREE, "data.task")  # a table has one task
-    return {**own, **{key: now[key] for key in now if key not in free and now[key] != before.get(key)}}
+        base = next(other for other in alike if other.encoder.name == encoder)
+        recipe = {"recipe": settings.recipe}
+    before, now = flatten(base.to_dict()), flatten(settings.to_dict())
+    ignored = (*_IGNORED, "data.task")  # a table has one task
+    return {**recipe, **{key: now[key] for key in now if key not in ignored and now[key] != before.get(key)}}
 
 
 def _short(key: str) -> str:
-    """Without the group of a key, where nothing else has its name."""
+    """The key without its section, where the name is unique without it."""
     for group in ("encoder.options.", "optimizer.", "training."):
         key = key.removeprefix(group)
     return key.replace("data.options.", "data.")
@@ -203,7 +203,7 @@ def _runs_in(folder: Path) -> Iterator[Path]:
     for place, folders, _ in os.walk(folder):
         folders.sort()
         if is_run(place):
-            folders.clear()  # what lies in a run is its own
+            folders.clear()  # do not search inside a run
             yield Path(place)
 
 

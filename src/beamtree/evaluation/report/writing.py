@@ -1,4 +1,4 @@
-"""Tables as Markdown, as LaTeX and for programs."""
+"""Tables as Markdown, LaTeX and JSON."""
 
 import itertools
 import re
@@ -10,10 +10,10 @@ from beamtree.evaluation.report import paper
 from beamtree.evaluation.report.paper import Figure
 from beamtree.evaluation.report.summary import ReportRow, Table
 
-_SUMMED_UP = {
-    "median": "the median of the runs",
+_STATISTICS = {
+    "median": "median of the runs",
     "mean": "mean ± standard deviation of the runs",
-    "max": "the best run",
+    "max": "maximum of the runs",
 }
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--"}
 _LATEX |= {character: f"\\{character}" for character in "&%$#_{}"}
@@ -24,12 +24,12 @@ def markdown(tables: Sequence[Table]) -> str:
 
 
 def latex(tables: Sequence[Table]) -> str:
-    """Tables that need no package."""
+    """LaTeX tables, which require no packages."""
     return "\n".join(_latex(table) for table in tables)
 
 
 def records(tables: Sequence[Table]) -> list[dict[str, Any]]:
-    """In JSON's types."""
+    """Convert tables to JSON types."""
     return [
         {
             "task": table.task,
@@ -53,14 +53,14 @@ def _markdown(table: Table) -> str:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """In columns, so that it can be read as it is; numbers on the right."""
+    """A row with padded cells, so the source is readable too. All cells but the first are right-aligned."""
     first, *others = zip(cells, widths, strict=True)
     safe = first[0].replace("|", "\\|")
     return " | ".join([f"| {safe:<{first[1]}}", *(f"{cell:>{width}}" for cell, width in others)]) + " |"
 
 
 def _about(table: Table) -> str:
-    return f"Accuracy in %, {_SUMMED_UP[table.statistic]}.{_source(table)}"
+    return f"Accuracy in %, {_STATISTICS[table.statistic]}.{_source(table)}"
 
 
 def _source(table: Table) -> str:

@@ -1,8 +1,8 @@
 """The beam chart: the probability of every span as a constituent, over all beams, as a triangular heat map.
 
-The leaves are the base of the triangle. The cell of a span lies over the middle of its leaves, the farther from them
-the longer the span is, so that the whole text is the tip. Long charts are drawn horizontally, as trees are, with the
-base on the right. There the distance from the base is logarithmic, since most constituents are short.
+The leaves are the base of the triangle. The cell of a span is centred over its leaves, and farther from them the longer
+the span is, so the cell of the whole text is the tip. Long charts are drawn horizontally, as trees are, with the base
+on the right. There the distance from the base is logarithmic, since most constituents are short.
 """
 
 import math
@@ -21,7 +21,7 @@ _SPACE = 6.0  # between leaves, and between the base and the leaves
 _MIN_COLUMN, _MAX_COLUMN = 40.0, 96.0  # widths in vertical orientation; longer leaves are clipped
 _ROW = 26.0  # height of a cell in vertical orientation
 _DEPTH = 720.0  # of the triangle in horizontal orientation
-_MIN_DEPTH = 2.0  # of a cell, however long its span is
+_MIN_DEPTH = 2.0  # of a cell
 _DARK_CELL = 65  # percent from which light text is easier to read than dark text
 _LEGEND_CELLS = 6
 
@@ -57,7 +57,7 @@ def draw_chart(
     leaves = tuple(tokens)
     if not parses or any(len(parse.tree) != len(leaves) for parse in parses):
         found = ", ".join(str(len(parse.tree)) for parse in parses) or "none"
-        raise ValueError(f"the chart of {len(leaves)} tokens needs parses of as many leaves, got {found}")
+        raise ValueError(f"the chart of {len(leaves)} tokens needs parses with as many leaves, got {found}")
     column = min(_MAX_COLUMN, max(_MIN_COLUMN, *(text_width(leaf) + _SPACE for leaf in leaves)))
     horizontal = is_horizontal(orientation, column * len(leaves) <= PAGE_WIDTH)
     chart = _chart_scene(leaves, span_probabilities(parses), column, horizontal)
@@ -67,7 +67,7 @@ def draw_chart(
 
 def _chart_scene(leaves: tuple[str, ...], probabilities: dict[Span, float], column: float, horizontal: bool) -> Scene:
     size = len(leaves)
-    unit, base = (LINE_HEIGHT, _DEPTH) if horizontal else (column, _ROW * (size - 1))  # of a leaf; from the tip
+    unit, base = (LINE_HEIGHT, _DEPTH) if horizontal else (column, _ROW * (size - 1))  # of a leaf; depth of the base
 
     def depth(length: int) -> float:
         """Distance from the tip to the far side of the cells of this length."""

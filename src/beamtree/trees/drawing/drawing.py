@@ -1,4 +1,4 @@
-"""A drawing: notebooks display it, and it is saved as SVG, PNG, PDF or LaTeX."""
+"""A drawing, which notebooks display, and which can be saved as SVG, PNG, PDF or LaTeX."""
 
 import os
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Drawing:
 
         Args:
             fonts: "text" keeps text as text, in a font of the viewer; "outlines" draws the glyphs of DejaVu Sans as
-                paths, which look the same everywhere but cannot be searched or edited. It needs matplotlib.
+                paths, which look the same everywhere but cannot be searched or edited; requires matplotlib.
 
         Returns:
             An `<svg>` element, which is also a complete file.
@@ -45,7 +45,7 @@ class Drawing:
         return to_svg(self.scene, self.about, self.theme or "paper", fonts=fonts)
 
     def png(self) -> bytes:
-        """Convert to PNG. Needs matplotlib.
+        """Convert to PNG. Requires matplotlib.
 
         Returns:
             The content of a file.
@@ -56,7 +56,7 @@ class Drawing:
         return to_png(self.scene, self.theme or "paper")
 
     def pdf(self) -> bytes:
-        """Convert to PDF, with embedded fonts and text that can be searched. Needs matplotlib.
+        """Convert to PDF, with embedded fonts and text that can be searched. Requires matplotlib.
 
         Returns:
             The content of a file.
@@ -81,13 +81,13 @@ class Drawing:
         """Write a file.
 
         Args:
-            path: its ending determines the format: .svg, .png, .pdf or .tex.
+            path: its extension determines the format: .svg, .png, .pdf or .tex.
             fonts: for SVG; see `svg`.
 
         Raises:
-            ValueError: if the ending is another one, or the file cannot be written.
+            ValueError: if the extension is another one, or the file cannot be written.
         """
-        from beamtree.utils.files import write_atomically  # here: what it imports takes long
+        from beamtree.utils.files import write_atomically  # imported here to keep the import of drawings fast
 
         write_atomically(path, self._content(path, fonts))
 

@@ -1,4 +1,4 @@
-"""Scenes as PNG and PDF, and text as outlines, painted with matplotlib, which is optional."""
+"""Scenes as PNG and PDF, and text as outlines, with matplotlib, an optional package."""
 
 import importlib
 import io
@@ -24,12 +24,12 @@ from beamtree.trees.drawing.scene import (
 from beamtree.utils.extras import require
 from beamtree.utils.palette import Theme, color
 
-_FAMILY = "DejaVu Sans"  # comes with matplotlib, and is the font of `metrics`
+_FAMILY = "DejaVu Sans"  # is part of matplotlib, and the font of `metrics`
 _DPI = 100
 _POINT = 72 / _DPI  # one pixel in points
-_SCALE = 3.0  # pixels of a PNG for one of the scene, sharp in print; large scenes get fewer
-_MIN_SCALE = 0.5  # below it the text cannot be read
-_MAX_SIDE, _MAX_PIXELS = 30_000, 60_000_000  # of a PNG, which painting and viewers can handle
+_SCALE = 3.0  # pixels of a PNG per pixel of the scene, sharp in print; fewer for large scenes
+_MIN_SCALE = 0.5  # text is not legible below
+_MAX_SIDE, _MAX_PIXELS = 30_000, 60_000_000  # of a PNG: limits of matplotlib and of viewers
 
 
 def to_png(scene: Scene, theme: Theme = "paper") -> bytes:
@@ -52,7 +52,7 @@ def to_pdf(scene: Scene, about: str, theme: Theme = "paper") -> bytes:
 
 
 def outlines(texts: Iterable[str]) -> dict[str, str]:
-    """Each text as the data of an SVG path that begins at the start of its baseline."""
+    """The data of an SVG path for each text, which starts at the left end of its baseline."""
     require("plot", "SVG with outlines")
     fonts = importlib.import_module("matplotlib.font_manager")
     font = fonts.FontProperties(family=_FAMILY)
@@ -69,7 +69,7 @@ def _path_data(vertices: Any, codes: Any, scale: float) -> str:
     path = importlib.import_module("matplotlib.path").Path
     letters = {path.MOVETO: "M", path.LINETO: "L", path.CURVE3: "Q", path.CURVE4: "C", path.CLOSEPOLY: "Z"}
     found = []
-    if len(codes):  # nothing is drawn of spaces
+    if len(codes):  # spaces have no outline
         for points, code in path(vertices, codes).iter_segments(simplify=False):
             pairs = [] if code == path.CLOSEPOLY else points.reshape(-1, 2)
             found.append(letters[code] + " ".join(f"{scale * x:.2f} {-scale * y:.2f}" for x, y in pairs))
@@ -84,7 +84,7 @@ def _painted(scene: Scene, theme: Theme, **settings: Any) -> bytes:
     axes.set_axis_off()
     _add_shapes(axes, scene, theme)
     content = io.BytesIO()
-    with _missing_glyphs_named():
+    with _missing_glyphs_in_one_warning():
         figure.savefig(content, **settings)
     return content.getvalue()
 
@@ -113,8 +113,8 @@ def _add_shapes(axes: Any, scene: Scene, theme: Theme) -> None:
 
 
 @contextmanager
-def _missing_glyphs_named() -> Iterator[None]:
-    """Replace the warnings of the block about missing glyphs by a single one that names them all."""
+def _missing_glyphs_in_one_warning() -> Iterator[None]:
+    """Replace the warnings about missing glyphs inside the block by a single one that names them all."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
@@ -130,4 +130,4 @@ def _missing_glyphs_named() -> Iterator[None]:
 
 def _warn_missing(characters: Iterable[str]) -> None:
     if shown := " ".join(dict.fromkeys(characters)):
-        warnings.warn(f"boxes stand for {shown}, which DejaVu Sans lacks: SVG shows them", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"DejaVu Sans has no glyphs for {shown}: drawn as boxes; use SVG", RuntimeWarning, stacklevel=2)

@@ -1,9 +1,9 @@
 """Positions of the nodes of a tree, for every painter that draws lines: in pixels, or in characters of a terminal.
 
-The leaves lie along one axis in their order. A constituent lies over the middle of its two children, as many steps
-from the leaves as it is high. Its lines to the children turn at right angles; since everything between the children is
+The leaves are placed along one axis, in order. A constituent is centred over its two children, and its distance from
+the leaves is its height. Its lines to the children turn at right angles; since everything between the children is
 lower, no two lines cross. With vertical orientation the root is above the leaves, with horizontal orientation on their
-left, one leaf per line. Nothing is recursive, so that a chain of any length can be laid out.
+left, one leaf per line. Nothing is recursive, so a chain of any length can be laid out.
 """
 
 import math
@@ -19,7 +19,7 @@ ORIENTATIONS = ("auto", "vertical", "horizontal")
 
 
 class PlacedNode(NamedTuple):
-    """A node at its position along the leaves. Indices of children are those of the list of all nodes."""
+    """A node with its position along the leaves, and the indices of its children in the list of all nodes."""
 
     start: int
     end: int
@@ -38,7 +38,7 @@ class TreeLayout(NamedTuple):
 
     nodes: list[PlacedNode]
     size: float  # of the drawing along the leaves
-    shifts: dict[Span, float]  # space added between the children of a constituent, where it was needed
+    shifts: dict[Span, float]  # space added between the children of a constituent
 
     @property
     def height(self) -> int:
@@ -53,9 +53,14 @@ def place_nodes(
 ) -> TreeLayout:
     """Lay out a tree along its leaves.
 
-    sizes: of the leaves, with the space between them; a leaf lies in the middle of its size.
-    distances: least distance between the two children of a constituent, so that its label fits between them.
-    whole: round positions down to whole numbers, for drawings in characters.
+    Args:
+        tree: the tree.
+        sizes: sizes of the leaves, including the space between them. Each leaf is centred in its size.
+        distances: minimum distance between the two children of a constituent, so its label fits between them.
+        whole: whether to round positions down to integers, for drawings in characters.
+
+    Returns:
+        The layout.
     """
     least = distances or {}
 
@@ -64,9 +69,9 @@ def place_nodes(
 
     shifts: dict[Span, float] = {}
     before = [0.0] * len(tree)  # space added before each leaf
-    # The place of a node is relative to the beginning of its first leaf, and its extent ends with its last leaf.
+    # The place of a node is relative to the start of its first leaf; its extent reaches to the end of its last leaf.
     nodes = [PlacedNode(i, i + 1, 0, middle(size / 2)) for i, size in enumerate(sizes)]
-    stack: list[tuple[int, float]] = []  # index and extent of each constituent so far
+    stack: list[tuple[int, float]] = []  # index and extent of each constituent without a parent so far
     for position, count in enumerate(tree.reduces):
         stack.append((position, sizes[position]))
         for _ in range(count):
@@ -86,6 +91,6 @@ def place_nodes(
 
 
 def is_horizontal(orientation: str, fits: bool) -> bool:
-    """Whether to draw horizontally: as asked for, or, with "auto", if a vertical drawing does not fit."""
+    """Whether to draw horizontally: as requested or, with "auto", if a vertical drawing does not fit."""
     check_choice("orientation", orientation, ORIENTATIONS)
     return not fits if orientation == "auto" else orientation == "horizontal"

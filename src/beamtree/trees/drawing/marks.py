@@ -6,7 +6,7 @@ Every painter uses these rules:
   leaves. Where colour may be missing, in terminals, it is a short sign, such as + or −−.
 - A label without a colour (a digit) is a text, at constituents only. Where the task assigns values to some of them, as
   to the lists of ListOps, the others have none. A wrong value is red, beside the expected one: 4≠7.
-- A constituent without a label is a dot, the darker the more probable it is.
+- A constituent without a label is a dot, which is darker for a higher probability.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from beamtree.trees.tree import Span, Tree
 from beamtree.utils.palette import label_styles
 
 _SIGNS = {"very negative": "−−", "negative": "−", "neutral": "0", "positive": "+", "very positive": "++"}
-_PREFIX = 3  # letters of a category that are its sign, if they are enough to tell it from the others
+_PREFIX = 3  # letters of a category that are its sign, if these are unique
 _QUOTED = 6  # leaves at both ends of a constituent that its title quotes
 
 
@@ -26,12 +26,12 @@ class Mark(NamedTuple):
 
     style: str  # name of a colour in the palette
     text: str = ""  # shown in place of a dot
-    sign: str = ""  # stands for the colour of a dot where colour may be missing
+    sign: str = ""  # replaces the colour of a dot where colour may be missing
     is_wrong: bool = False
 
 
 class MarkedTree(NamedTuple):
-    """A tree, the marks of its nodes, and how it is to be drawn. Leaves without a label have no mark."""
+    """A tree, the marks of its nodes, and its orientation. Leaves without a label have no mark."""
 
     tree: Tree
     marks: Mapping[Span, Mark]
@@ -41,9 +41,15 @@ class MarkedTree(NamedTuple):
 def node_marks(
     tree: Tree, nodes: Sequence[Node] = (), probabilities: Mapping[Span, float] | None = None
 ) -> dict[Span, Mark]:
-    """The marks of all constituents, and of the leaves whose label has a colour.
+    """Create the marks of all constituents, and of the leaves whose label has a colour.
 
-    probabilities: of the tree's constituents over all beams; None if they are not known.
+    Args:
+        tree: the tree.
+        nodes: its nodes with their labels, if any.
+        probabilities: probabilities of its constituents over all beams; None if they are not known.
+
+    Returns:
+        The marks by span.
     """
     styles = node_styles(nodes)
     signs = _signs(tuple(styles))
@@ -72,7 +78,7 @@ def node_styles(nodes: Sequence[Node]) -> dict[str, str | None]:
 
 
 def node_title(span: Span, leaves: Sequence[str], node: Node | None = None, probability: float | None = None) -> str:
-    """What a reader sees who points at a node: span, label, probability over all beams, and text."""
+    """The tooltip of a node: span, label, probability over all beams, and text."""
     start, end = span
     words = leaves[start:end]
     if len(words) > 2 * _QUOTED:

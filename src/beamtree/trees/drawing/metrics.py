@@ -1,8 +1,8 @@
 """Widths of text, from the advance widths of DejaVu Sans.
 
-The table below is part of the package, so that a drawing has the same layout whether or not matplotlib is installed.
-PNG, PDF and outlines are painted with this very font, which comes with matplotlib. SVG viewers without it use Verdana,
-which has about the same widths, or another sans-serif font, which is narrower.
+The table below is part of the package, so a drawing has the same layout whether or not matplotlib is installed. PNG,
+PDF and outlines are painted with this font, which is part of matplotlib. SVG viewers without it use Verdana, which has
+about the same widths, or another sans-serif font, which is narrower.
 """
 
 import unicodedata
@@ -13,7 +13,7 @@ LINE_HEIGHT = 18.0
 BASELINE = 0.35 * FONT_SIZE  # below the middle of a line; capitals are 0.73 em high
 MAX_WIDTH = 250.0  # of a leaf; longer ones are clipped
 
-# Groups of characters after their common advance width in 1/1000 em.
+# Each entry is an advance width in 1/1000 em, followed by the characters that have it.
 _TABLE = r"""
 0275' 0278ijlıіј 0284ł 0295IJΙІЈ 0318,.·‘’ 0337/:;\|¦ 0338ι 0342ŀ 0352fſ 0361- 0390()[] 0392tŧ 0400‹› 0401!¡²³¹
 0411r 0460" 0471ªº 0500*_`§¨¯°´¸–†‡ 0518“”„ 0521sѕ 0525zг 0531?¿ 0532з 0541ε 0544ζ 0549эє 0550cс 0556ĳ 0557LĿΓ
@@ -26,7 +26,7 @@ _TABLE = r"""
 1080Ю 1094ЉЩ
 """
 _WIDTHS = {character: int(group[:4]) / 1000 for group in _TABLE.split() for character in group[4:]} | {" ": 0.318}
-_UNKNOWN = 0.8  # em, of characters that are not in the table: more than most letters have
+_UNKNOWN = 0.8  # em, for characters that are not in the table: wider than most letters
 _IDEOGRAPH, _EMOJI = 1.0, 1.3  # em
 _FIRST_EMOJI = "\U0001f000"
 
@@ -51,7 +51,7 @@ def clip(text: str, width: float = MAX_WIDTH) -> str:
 
 
 def clean(text: str) -> str:
-    """The text with U+FFFD for control characters and whatever else XML 1.0 does not allow."""
+    """Replace control characters, and all others that XML 1.0 does not allow, by U+FFFD."""
     return "".join(character if _is_allowed(ord(character)) else "\ufffd" for character in text)
 
 
@@ -61,7 +61,7 @@ def _is_allowed(code: int) -> bool:
 
 @cache
 def _advance(character: str) -> float:
-    """In em."""
+    """The advance width of a character in em."""
     if character in _WIDTHS:
         return _WIDTHS[character]
     if unicodedata.category(character) in ("Mn", "Me", "Cf"):  # combining and invisible characters

@@ -1,7 +1,7 @@
-"""What drawings consist of: cells, lines, dots and texts, in pixels from the top left corner.
+"""Elements of drawings: cells, lines, dots and texts, in pixels from the top left corner.
 
-`tree` and `chart` compute scenes; `svg`, `figure` (PNG and PDF) and `tikz` paint them. A shape's style is a name of
-`beamtree.utils.palette`, so that the theme is chosen when a scene is painted.
+`tree` and `chart` compute scenes; `svg`, `figure` (PNG and PDF) and `tikz` paint them. A shape's style is a name in
+`beamtree.utils.palette`, so the theme is chosen when a scene is painted.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from beamtree.trees.drawing.marks import MarkedTree
 from beamtree.trees.drawing.metrics import LINE_HEIGHT, clip, text_width
 
-PAGE_WIDTH = 960.0  # what a screen shows without scrolling
+PAGE_WIDTH = 960.0  # fits on a screen without scrolling
 SPACE = 32.0  # between scenes
 MARGIN = 10.0  # around a drawing
 LINE_WIDTH = 1.0
@@ -31,7 +31,7 @@ class Cell(NamedTuple):
     width: float
     height: float
     style: str
-    title: str = ""  # shown when the reader points at the shape
+    title: str = ""  # tooltip
 
 
 class Line(NamedTuple):
@@ -62,14 +62,14 @@ class Text(NamedTuple):
 
 
 Shape = Cell | Line | Dot | Text
-_LAYERS = (Cell, Line, Dot, Text)  # painted in this order, so that no line is over a dot or a text
+_LAYERS = (Cell, Line, Dot, Text)  # painted in this order, so no line covers a dot or a text
 
 
 @dataclass(frozen=True)
 class Scene:
     """A part of a drawing: shapes, and other scenes with the positions of their top left corners.
 
-    tree: what a scene of one tree shows, for painters that lay out trees themselves.
+    A scene of one tree has it as `tree`, for painters that lay out trees themselves.
     """
 
     width: float
@@ -93,7 +93,7 @@ class Scene:
 
 
 def beside(scenes: Sequence[Scene], page_width: float = PAGE_WIDTH) -> Scene:
-    """Scenes from left to right, in as many rows as the page needs."""
+    """Arrange scenes from left to right, in as many rows as the width of the page requires."""
     parts: list[tuple[float, float, Scene]] = []
     x = y = bottom = width = 0.0
     for scene in scenes:
@@ -106,13 +106,13 @@ def beside(scenes: Sequence[Scene], page_width: float = PAGE_WIDTH) -> Scene:
 
 
 def below(scenes: Sequence[Scene], space: float = SPACE) -> Scene:
-    """Scenes from top to bottom."""
+    """Arrange scenes from top to bottom."""
     tops = [0.0, *accumulate(scene.height + space for scene in scenes)]
     parts = tuple((0.0, top, scene) for top, scene in zip(tops, scenes, strict=False))
     return Scene(max(scene.width for scene in scenes), tops[-1] - space, parts=parts)
 
 
 def text_scene(text: str, style: str = "ink") -> Scene:
-    """A line of text alone, clipped at the width of the page."""
+    """A scene of one line of text, clipped at the width of the page."""
     shown = clip(text, PAGE_WIDTH)
     return Scene(text_width(shown), LINE_HEIGHT, (Text(0.0, LINE_HEIGHT / 2, shown, style),))

@@ -20,10 +20,16 @@ _FAMILY = "'DejaVu Sans', Verdana, sans-serif"
 
 
 def to_svg(scene: Scene, about: str, theme: Theme | None = None, fonts: Fonts = "text") -> str:
-    """An <svg> element, which is also a complete file.
+    """Convert a scene to an <svg> element, which is also a complete file.
 
-    about: description for readers who cannot see it.
-    theme: None follows the colour scheme of the reader.
+    Args:
+        scene: the scene.
+        about: a description for readers who cannot see it.
+        theme: the theme; None follows the colour scheme of the reader.
+        fonts: whether text stays text, or is drawn as outlines.
+
+    Returns:
+        The element.
     """
     check_choice("fonts", fonts, FONTS)
     shapes = scene.painting_order()
@@ -41,7 +47,7 @@ def to_svg(scene: Scene, about: str, theme: Theme | None = None, fonts: Fonts = 
 
 
 class _SvgPainter:
-    """Elements of shapes. `outlines` are paths of texts that are not kept as text."""
+    """Converts shapes to elements. `outlines` has the paths of texts that are not kept as text."""
 
     def __init__(self, theme: Theme | None, outlines: Mapping[str, str]) -> None:
         self.theme, self.outlines = theme, outlines

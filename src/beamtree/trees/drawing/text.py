@@ -33,7 +33,7 @@ _LINES = "bright_black"  # style of the lines
 
 
 class Characters(NamedTuple):
-    """What lines are drawn with."""
+    """The characters that lines are drawn with."""
 
     fork: str  # horizontal orientation: from a constituent to its children
     turn: str  # to a right child
@@ -114,7 +114,7 @@ def rich_tree(
         for span, mark in marks.items()
         if mark.text or mark.sign
     }
-    # A label has spaces around it, and a line of one column at least on both sides.
+    # A label needs a space and at least one column of line on both sides.
     distances = {span: cell_len(label) + 4.0 for span, label in labels.items()}
     layout = place_nodes(tree, [_cells(leaf) + 2.0 for leaf in tree.leaves], distances, whole=True)
     painter = _TextPainter(tree, layout, marks, labels, _ASCII if ascii else _UNICODE)
@@ -187,7 +187,7 @@ def penn_tree(tree: Tree) -> str:
 
 
 class _TextPainter:
-    """The lines of a drawing. Nothing is recursive: the depth of a tree costs only space."""
+    """The rows of a drawing. Nothing is recursive, so a tree can be of any depth."""
 
     def __init__(
         self,
@@ -201,9 +201,9 @@ class _TextPainter:
         self.constituents = layout.nodes[len(tree) :]
 
     def horizontal(self) -> list[Text]:
-        """A constituent is as many steps from the leaves as it is high.
+        """One row for each leaf. The distance of a constituent from the leaves is its height in steps.
 
-        Before its fork there is room for the widest label of its height.
+        Before its fork there is space for the widest label of its height.
         """
         fork, turn, *_, dash, bar = self.characters
         height = self.layout.height
@@ -217,7 +217,7 @@ class _TextPainter:
                 room[node.height] = max(room[node.height], cell_len(self.labels[node.span]) + 2)
         blanks = [" " * (room[at] + 2) for at in range(height, 0, -1)]
         through = [dash * (room[at] + 2) for at in range(height, 0, -1)]
-        passing = blanks.copy()  # in each column: the line of a constituent whose right child comes later
+        passing = blanks.copy()  # for each height: the line of a constituent whose right child comes later
         rows = []
         for position, (nodes, end) in enumerate(zip(starting, ending, strict=True)):
             first = height - end
@@ -239,8 +239,8 @@ class _TextPainter:
         return rows
 
     def vertical(self) -> list[Text]:
-        """One line for each height, the leaves in the last one."""
-        pieces: list[list[tuple[int, Text]]] = [[] for _ in range(self.layout.height + 1)]  # of each line, by column
+        """One row for each height; the leaves are in the last one."""
+        pieces: list[list[tuple[int, Text]]] = [[] for _ in range(self.layout.height + 1)]  # of each row, by column
         for node in self.constituents:
             children = [self.layout.nodes[index] for index in (node.left, node.right)]
             pieces[node.height].append((round(children[0].place), self.bracket(node, *children)))
@@ -268,9 +268,9 @@ class _TextPainter:
 
 
 def _style(mark: Mark) -> str:
-    """Labels have the colours of the palette as background, so that they are legible on any terminal.
+    """The style of a label, whose background has the colour of the palette, so it is legible on any terminal.
 
-    The middle of a scale, neutral, has none.
+    The middle of a scale, neutral, has no background.
     """
     if mark.text:
         return "bold red" if mark.is_wrong else "bold default"

@@ -1,6 +1,6 @@
 r"""Scenes as LaTeX documents: trees in the notation of the package forest, everything else as TikZ pictures.
 
-forest lays out the trees by itself, so that they follow the fonts of a document and can be edited by hand:
+forest lays out the trees itself, so they adapt to the fonts of a document and can be edited by hand:
 
     [{4}, value=ink [{[MAX}] [{}, dot=heat-100 [{2}] [{4}]]]
 
@@ -48,13 +48,13 @@ _STYLES = r"""\forestset{
   wrong/.style={draw=wrong, thick},
   underlined/.style={tikz+={\draw[#1, line width=1.5pt] (.south west) -- (.south east);}},
 }"""
-# In place of characters that pdflatex has no definition for: their code in a box.
+# Characters that pdflatex has no definition for are replaced by their code in a box.
 _UNDEFINED = r"""\ifPDFTeX
 \newcommand\codebox[2]{\ifcsname u8:\detokenize{#1}\endcsname\else
   \DeclareUnicodeCharacter{#2}{\fbox{\tiny #2}}\fi}"""
-_POINTS = 9 / FONT_SIZE  # points for a pixel: text is \small, of 9 points
+_POINTS = 9 / FONT_SIZE  # points per pixel: text is \small, which is 9 points
 _STEP = 18.0  # points between the heights of a parent and its highest child; more for wide texts, less for high trees
-_MAX_HEIGHT = 5000.0  # points of all steps
+_MAX_HEIGHT = 5000.0  # points of all steps together
 _MAX_SIZE = 13_000.0  # points; TeX has no lengths above 16,383
 _MAX_INDENT = 40
 _SPACE = 6.0  # pixels on both sides of leaves and texts
@@ -69,7 +69,7 @@ _SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "≠": r"$\neq$",
     "\ufffd": "?",
 }
-_LIGATURES = re.compile(r"([-'`,<>!?])(?=[-'`,<>])")  # pairs such as -- and <<, which TeX would join
+_LIGATURES = re.compile(r"([-'`,<>!?])(?=[-'`,<>])")  # pairs such as -- and <<, which TeX would replace by a ligature
 
 
 def to_tikz(scene: Scene, theme: Theme = "paper") -> str:
@@ -89,7 +89,7 @@ def escape(text: str) -> str:
 
 
 def _definitions(scene: Scene, body: str, theme: Theme) -> Iterator[str]:
-    """What follows the packages: colours, styles, and substitutes for undefined characters."""
+    """The end of the preamble: colours, styles, and replacements of undefined characters."""
     for style in sorted({"ink", "faint", "line", "wrong", *(shape.style for shape in scene.painting_order())}):
         yield rf"\definecolor{{{style}}}{{HTML}}{{{color(style, theme)[1:].upper()}}}"
     if theme == "dark":
@@ -164,7 +164,7 @@ def _spaces(drawn: MarkedTree) -> dict[Span, str]:
 def _picture(scene: Scene) -> str:
     if len(scene.shapes) == 1 and isinstance(scene.shapes[0], Text):
         return _colored(scene.shapes[0])
-    # In pixels, down from the top.
+    # Coordinates are pixels from the top left corner.
     lines = [rf"\begin{{tikzpicture}}[x={_POINTS:.4f}pt, y=-{_POINTS:.4f}pt, baseline=(current bounding box.north)]"]
     lines += [_shape(shape) for shape in scene.painting_order(0.0, 0.0)]
     return "\n".join((*lines, r"\end{tikzpicture}"))

@@ -16,11 +16,11 @@ from beamtree.utils.palette import Theme
 LEAF_SPACE = 14.0  # between leaves in vertical orientation
 WORD_SPACE = 6.0  # between the lines and the words below or beside them
 DOT_RADIUS, LABEL_RADIUS, LEAF_RADIUS = 3.0, 4.5, 3.0
-_STEP = 26.0  # between the heights of a parent and its highest child, but
-_MAX_HEIGHT = 320.0  # of all steps of a high tree, if its nodes have no texts,
-_MIN_STEP = 1.0  # however high it is
+_STEP = 26.0  # between the heights of a parent and its highest child
+_MAX_HEIGHT = 320.0  # of a tree whose nodes have no texts: steps are smaller in high trees,
+_MIN_STEP = 1.0  # but not below this
 _TEXT_SPACE = 3.0  # around the text of a node
-_TEXT_STEP = 8.0  # least length of a line between two texts
+_TEXT_STEP = 8.0  # minimum length of a line between two texts
 
 
 def draw_tree(
@@ -95,7 +95,7 @@ def draw_beams(
             below([text_scene(f"tree {number}, probability {parse.probability:.3f}"), scene], space=WORD_SPACE)
             for number, (parse, scene) in enumerate(zip(parses, scenes, strict=False), start=1)
         ]
-    # Horizontal trees stay side by side however many there are, since they are compared line by line.
+    # Horizontal trees are always side by side, since they are compared line by line.
     leaves_width = sum(_leaf_widths(parses[0].tree))
     shown = [beside(scenes, inf if is_horizontal(orientation, leaves_width <= PAGE_WIDTH) else PAGE_WIDTH)]
     if headings:
@@ -134,9 +134,9 @@ def tree_scene(
 
 
 class _TreePainter:
-    """Shapes of the nodes of a tree. Positions are computed as (place along the leaves, depth from the root).
+    """Converts the nodes of a tree to shapes. Positions are computed as (place along the leaves, depth from the root).
 
-    boxes: extents of the nodes' texts along both axes. Lines end before them.
+    `boxes` has the extents of the nodes' texts along both axes. Lines end before them.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class _TreePainter:
             self.step = max(_MIN_STEP, min(_STEP, _MAX_HEIGHT / layout.height))
         self.root_depth = max(LABEL_RADIUS, self.box(layout.nodes[-1])[1] / 2)
         leaf_radius = LEAF_RADIUS if any((i, i + 1) in marks for i in range(len(tree))) else 0.0
-        self.words = self.root_depth + self.step * layout.height + leaf_radius + WORD_SPACE  # depth at which they begin
+        self.words = self.root_depth + self.step * layout.height + leaf_radius + WORD_SPACE  # their depth
 
     def shapes(self, node: PlacedNode, title: str) -> Iterator[Shape]:
         place, depth, mark = node.place, self.depth(node), self.marks.get(node.span)
@@ -187,7 +187,7 @@ class _TreePainter:
 
 
 def _leaf_widths(tree: Tree) -> list[float]:
-    """With the space between leaves."""
+    """The widths of the leaves, including the space between them."""
     return [text_width(clip(leaf)) + LEAF_SPACE for leaf in tree.leaves]
 
 
