@@ -32,6 +32,7 @@ POLL = 0.5  # seconds
 GRACE = 25.0  # seconds to write a checkpoint before a process is killed
 STARTUP = 60.0  # no run is started with fewer seconds left, most of which loading and compiling would take
 PART = 15 * 2**20  # bytes of a part of the archive
+RECORD = 20 * 2**10  # bytes of an archive besides its files' contents: the header of a file, and the end
 SMALL_FILES = ("config.yaml", "environment.json", "metrics.jsonl", "results.json")
 
 
@@ -64,6 +65,7 @@ class Run:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
 
+SLICES = (16, 32, 64)  # of a parent's 128 elements, for the scorer
 BEAM_2 = ("encoder.options.beam_size=2",)
 GLOVE_6B = ("data.vectors=glove-6b", "model.dim=100")  # the paper uses GloVe 840B with 300 dimensions
 SEEDS = range(3)
@@ -81,7 +83,14 @@ RUNS = [
     *(Run("listops", "crvnn", seed) for seed in SEEDS),
     *(Run("listops", "bt-grc-onesoft", seed, BEAM_2, "beam2") for seed in SEEDS),
     *(Run("listops", "mc-gumbel-tree-grc", seed) for seed in SEEDS),
-    *(Run("listops", "bt-grc-onesoft", seed) for seed in range(3, 6)),
+    *(Run("listops", "bt-grc", seed) for seed in range(5)),
+    *(Run("listops", "bt-grc-onesoft", seed) for seed in range(6)),
+    *(
+        Run("listops", "bt-grc", seed, (f"encoder.options.slice={width}",), f"slice{width}")
+        for width in SLICES
+        for seed in range(5)
+    ),
+    *(Run("listops", "ebt-grc", seed) for seed in range(3, 5)),
 ]
 FAST = ("bt-grc", "gold-tree-grc", "ebt-grc", "recurrent-grc", "gumbel-tree-grc", "bt-grc-onesoft")
 DENSE = ("ordered-memory", "crvnn")
@@ -170,21 +179,27 @@ def collect(runs: list[Run], out: Path, target: Path) -> None:
                 shutil.copy(run.folder(out) / name, run.folder(target))
 
 
-def pack(runs: list[Run], out: Path, target: Path) -> None:
-    """Write the runs to a tar archive in parts of limited size.
+def pack(runs: list[Run], out: Path, target: Path, limit: float) -> None:
+    """Write the runs to a tar archive in parts of limited size, the most important files first.
 
-    Of each run it has the small files and the weights or, if the run is not finished, the last checkpoint.
+    These are the small files of all runs, then the last checkpoints of unfinished runs, then the weights of finished
+    runs. Files that do not fit into `limit` bytes are left out, and named.
     """
+    folders = [run.folder(out) for run in runs]
+    finished = [run.folder(out) for run in runs if run.is_finished(out)]
+    paths = [folder / name for folder in folders for name in (*SMALL_FILES, "vocab.json")]
+    for folder in folders:
+        if folder not in finished:
+            paths += sorted(folder.glob("checkpoints/*.ckpt"))[-1:]
+    paths += [folder / "model.safetensors" for folder in finished]
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile() as archive:
         with tarfile.open(fileobj=archive, mode="w") as tar:
-            for run in runs:
-                folder = run.folder(out)
-                large = [folder / "model.safetensors"] if run.is_finished(out) else []
-                large = large or sorted(folder.glob("checkpoints/*.ckpt"))[-1:]
-                for path in (*(folder / name for name in (*SMALL_FILES, "vocab.json")), *large):
-                    if path.exists():
-                        tar.add(path, path.relative_to(out))
+            for path in filter(Path.exists, paths):
+                if archive.tell() + path.stat().st_size + RECORD > limit:
+                    print(f"left out: {path}")
+                else:
+                    tar.add(path, path.relative_to(out))
         archive.seek(0)
         for index in itertools.count():
             part = archive.read(PART)
@@ -203,6 +218,7 @@ def main() -> int:
     parser.add_argument("--commit", default="", help="commit of the code, recorded in environment.json")
     parser.add_argument("--collect", type=Path, help="copy the small files of finished runs to this folder")
     parser.add_argument("--pack", type=Path, help="write the runs to the parts of a tar archive in this folder")
+    parser.add_argument("--pack-limit", type=float, default=float("inf"), help="MiB of the archive (default: no limit)")
     options = parser.parse_args()
     chosen = [run for run in RUNS if options.only is None or any(map(run.matches, options.only))]
     runs = [replace(run, recipe=options.recipe or run.recipe) for run in chosen]
@@ -213,7 +229,7 @@ def main() -> int:
         if options.collect:
             collect(runs, options.out, options.collect)
         if options.pack:
-            pack(runs, options.out, options.pack)
+            pack(runs, options.out, options.pack, options.pack_limit * 2**20)
 
 
 if __name__ == "__main__":

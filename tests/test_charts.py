@@ -1,9 +1,7 @@
 """Charts of results/: every value is a dot at its height, and the names of lines do not overlap."""
 
-import importlib.util
 import itertools
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,16 +10,7 @@ from hypothesis import strategies as st
 from beamtree.evaluation.lists import ListReport, find_lists
 from beamtree.trees.drawing.metrics import LINE_HEIGHT
 from beamtree.trees.drawing.scene import Dot, Line, Scene, Text
-
-RESULTS = Path(__file__).parents[1] / "results"
-
-
-def script(name):
-    spec = importlib.util.spec_from_file_location(name, RESULTS / f"{name}.py")
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
+from result_scripts import script
 
 charts = script("charts")
 measure_lists = script("measure_lists")

@@ -1,15 +1,14 @@
 """The figures of `docs/results.md` are those of the runs in `results/`."""
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 
+from result_scripts import script
+
 ROOT = Path(__file__).parents[1]
-spec = importlib.util.spec_from_file_location("write_tables", ROOT / "results/write_tables.py")
-write_tables = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(write_tables)
+write_tables = script("write_tables")
 
 
 def test_the_tables_are_those_of_the_files():

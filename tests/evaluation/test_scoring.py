@@ -160,6 +160,13 @@ def test_data_that_is_not_the_models_is_refused(settings, message):
         evaluate_model(make_model(), make_data(**settings), device="cpu")
 
 
+def test_a_negative_label_is_named():
+    data = make_data()
+    data.labels[5] = -1
+    with pytest.raises(ValueError, match="the data has the label -1, but the model has 4 classes: labels start at 0"):
+        evaluate_model(make_model(), data, device="cpu")
+
+
 def test_data_without_labels_is_refused():
     data = Batches(make_data().tokens)
     with pytest.raises(ValueError, match="no labels"):

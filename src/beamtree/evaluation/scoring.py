@@ -217,9 +217,10 @@ def _check_data(model: Model, batches: Batches) -> None:
         raise ValueError("the data has no labels: an evaluation needs them")
     if not len(batches):
         raise ValueError("the data is empty: there is nothing to evaluate")
-    highest, classes = int(batches.labels.max()), model.head.classes
-    if highest >= classes or int(batches.labels.min()) < 0:
-        raise ValueError(f"the data has the label {highest}, but the model has {classes} classes: labels start at 0")
+    lowest, highest, classes = int(batches.labels.min()), int(batches.labels.max()), model.head.classes
+    if lowest < 0 or highest >= classes:
+        wrong = lowest if lowest < 0 else highest
+        raise ValueError(f"the data has the label {wrong}, but the model has {classes} classes: labels start at 0")
     pair = isinstance(model, PairClassifier)
     if pair != (batches.second is not None):
         texts = ("single texts", "pairs of texts")

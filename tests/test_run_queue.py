@@ -1,0 +1,47 @@
+"""The queue of runs: names, and what is packed first."""
+
+import tarfile
+
+import pytest
+
+from result_scripts import script
+
+queue = script("run_queue")
+
+
+def test_runs_have_different_folders():
+    folders = [run.folder(queue.Path("out")) for run in queue.RUNS]
+    assert len(set(folders)) == len(folders) > 100
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """One that is finished and one that is not, each with small files of 1 kB and a large one of 100 kB."""
+    made = [queue.Run("listops", "bt-grc", 0), queue.Run("listops", "bt-grc", 1)]
+    for run, large in zip(made, ("model.safetensors", "checkpoints/step-2.ckpt"), strict=True):
+        folder = run.folder(tmp_path / "out")
+        (folder / "checkpoints").mkdir(parents=True)
+        (folder / "checkpoints/step-1.ckpt").write_bytes(bytes(100_000))
+        (folder / large).write_bytes(bytes(100_000))
+        (folder / "config.yaml").write_bytes(bytes(1000))
+    (made[0].folder(tmp_path / "out") / "results.json").write_bytes(bytes(1000))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("limit", "large"),
+    [
+        (float("inf"), ["bt-grc-seed1/checkpoints/step-2.ckpt", "bt-grc-seed0/model.safetensors"]),
+        (150_000, ["bt-grc-seed1/checkpoints/step-2.ckpt"]),
+        (90_000, []),
+    ],
+)
+def test_small_files_and_checkpoints_are_packed_first(runs, tmp_path, limit, large, capsys):
+    queue.pack(runs, tmp_path / "out", tmp_path / "packed", limit)
+    archive = tmp_path / "runs.tar"
+    archive.write_bytes(b"".join(path.read_bytes() for path in sorted((tmp_path / "packed").iterdir())))
+    assert archive.stat().st_size <= limit
+    small = ["bt-grc-seed0/config.yaml", "bt-grc-seed0/results.json", "bt-grc-seed1/config.yaml"]
+    with tarfile.open(archive) as tar:
+        assert tar.getnames() == [f"listops/{name}" for name in (*small, *large)]
+    assert capsys.readouterr().out.count("left out") == 2 - len(large)
