@@ -1,4 +1,4 @@
-"""Batches by length: every sample once, within the limits, the same for everyone who asks with the same seed."""
+"""Batches by length: every sample once, within the limits, and the same for the same seed."""
 
 import re
 import tempfile
@@ -32,7 +32,7 @@ def skewed(count, seed=0, longest=1000):
 
 
 def ranks(lengths, world_size, epoch=0, **options):
-    """For each rank its batches as lists."""
+    """The batches of each rank as lists."""
     samplers = [Buckets(lengths, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
     for sampler in samplers:
         sampler.set_epoch(epoch)
@@ -92,7 +92,7 @@ def test_limits_hold_unless_too_few_samples_remain_to_split(lengths, limits, wor
 @given(LENGTHS, LIMITS)
 @settings(max_examples=200)
 def test_batches_are_greedy_cuts_of_sorted_buckets(lengths, limits):
-    """Against the same written with lists."""
+    """Compared with an implementation with lists."""
     limits = limits | {"shuffle": False}
     expected, size = [], limits["bucket_factor"] * limits["max_samples"]
     for begin in range(0, len(lengths), size):
@@ -110,7 +110,7 @@ def test_batches_are_greedy_cuts_of_sorted_buckets(lengths, limits):
 def test_shuffling_moves_samples_between_buckets_and_batches_between_places():
     lengths = skewed(400)
     batches = batches_of(lengths, max_samples=8, bucket_factor=5)
-    assert any(max(batch) - min(batch) >= 2 * 40 for batch in batches)  # of one bucket, yet far apart in the data
+    assert any(max(batch) - min(batch) >= 2 * 40 for batch in batches)  # of one bucket, but far apart in the data
     longest = [max(lengths[batch]) for batch in batches]
     assert any(a > b for i in range(0, 50, 5) for a, b in zip(longest[i : i + 4], longest[i + 1 : i + 5], strict=True))
 
@@ -119,7 +119,7 @@ def test_seed_and_epoch_decide_everything():
     lengths = skewed(300)
 
     def run(seed, epoch):
-        np.random.seed(np.random.default_rng().integers(2**31))  # what others do to global state does not matter
+        np.random.seed(np.random.default_rng().integers(2**31))  # global random state has no effect
         torch.rand(1)
         return batches_of(lengths, max_samples=8, max_tokens_squared=20_000, seed=seed, epoch=epoch)
 
@@ -149,7 +149,7 @@ def test_length_is_exact_in_every_epoch():
         sampler.set_epoch(epoch)
         counts.append(len(sampler))
         assert counts[-1] == len(list(sampler))
-    assert len(set(counts)) > 1  # or this would test little
+    assert len(set(counts)) > 1  # otherwise this would test little
 
 
 def test_without_shuffling_every_epoch_is_the_same():
@@ -212,7 +212,7 @@ def test_drop_last_drops_others_each_epoch():
 
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_little_is_padded(world_size):
-    """Sorting all samples at once would pad least. Buckets of 50 batches come near to that, also in five a bucket."""
+    """Sorting all samples at once would need the least padding. Buckets of 50 batches come close, even those of 5."""
     lengths = skewed(20_000, longest=100)
 
     def padding(**options):
@@ -223,7 +223,7 @@ def test_little_is_padded(world_size):
     assert best < 1.01
     assert padding(bucket_factor=50) < 1.05 * best
     assert padding(bucket_factor=5) < 1.5 * best
-    assert padding(bucket_factor=1) > 3 * best  # what the buckets save
+    assert padding(bucket_factor=1) > 3 * best  # the padding that buckets save
 
 
 @given(
@@ -320,7 +320,7 @@ def test_a_loader_pins_batches():
     assert all(getattr(batch, name).is_pinned() for name in TENSORS)
 
 
-# Newer Pythons warn of fork, and torch of more workers than cores: neither is the matter here.
+# Newer versions of Python warn about fork, and torch about more workers than cores: neither matters here.
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 @pytest.mark.parametrize("pairs", [False, True])
@@ -353,8 +353,8 @@ TWO = Ragged(np.arange(4), np.array([0, 1, 4]))
 MISTAKES = [
     (lambda: Buckets([], 1), "lengths is empty: there are no samples to batch"),
     (lambda: Buckets([3, 0], 1), "lengths[1] is 0: every sample needs at least one token"),
-    (lambda: Buckets([1.5], 1), "lengths is float64 of shape (1,): it must be one row of integers"),
-    (lambda: Buckets([[1]], 1), "lengths is int64 of shape (1, 1): it must be one row of integers"),
+    (lambda: Buckets([1.5], 1), "lengths is float64 of shape (1,): it must be a 1-D array of integers"),
+    (lambda: Buckets([[1]], 1), "lengths is int64 of shape (1, 1): it must be a 1-D array of integers"),
     (lambda: Buckets([1], 0), "max_samples is 0: it must be an integer of at least 1"),
     (lambda: Buckets([1], 1, 0), "max_tokens_squared is 0: it must be an integer of at least 1"),
     (lambda: Buckets([1], 1, bucket_factor=0), "bucket_factor is 0: it must be an integer of at least 1"),
@@ -374,17 +374,23 @@ MISTAKES = [
         "drop_last would drop all 15 samples, fewer than max_samples × world_size = 16: "
         "use smaller batches, or drop_last=False",
     ),
-    (lambda: Ragged(np.arange(3.0), np.array([0, 3])), "flat is float64 of shape (3,): it must be one row of integers"),
-    (lambda: Ragged(np.arange(3), np.array([])), "offsets is float64 of shape (0,): it must be one row of integers"),
+    (
+        lambda: Ragged(np.arange(3.0), np.array([0, 3])),
+        "flat is float64 of shape (3,): it must be a 1-D array of integers",
+    ),
+    (
+        lambda: Ragged(np.arange(3), np.array([])),
+        "offsets is float64 of shape (0,): it must be a 1-D array of integers",
+    ),
     (lambda: Ragged(np.arange(3), np.array([0, 2])), "offsets must run from 0 to 3, the length of flat"),
     (lambda: Ragged(np.arange(3), np.array([1, 3])), "offsets must run from 0 to 3, the length of flat"),
     (
         lambda: Ragged(np.arange(3), np.array([0, 2, 1, 3], dtype=np.uint32)),
         "sample 1 ends before it begins: offsets must not decrease",
     ),
-    (lambda: Batches(TWO, second=store([1])), "second has 1 samples and tokens 2: a pair has two sides"),
-    (lambda: Batches(store([1, 0])), "sample 1 of tokens is empty: it has nothing to encode"),
-    (lambda: Batches(TWO, second=store([0, 1])), "sample 0 of second is empty: it has nothing to encode"),
+    (lambda: Batches(TWO, second=store([1])), "second has 1 samples and tokens has 2: they must be equal"),
+    (lambda: Batches(store([1, 0])), "sample 1 of tokens is empty: it must have at least one token"),
+    (lambda: Batches(TWO, second=store([0, 1])), "sample 0 of second is empty: it must have at least one token"),
     (
         lambda: Batches(TWO, np.arange(3)),
         "labels is int64 of shape (3,): it must be 2 integers, one for each sample",
@@ -393,8 +399,8 @@ MISTAKES = [
         lambda: Batches(TWO, [0.5, 1.0]),
         "labels is float64 of shape (2,): it must be 2 integers, one for each sample",
     ),
-    (lambda: collate(TWO, []), "indices is []: it must be a list or an array of at least one sample's index"),
-    (lambda: collate(TWO, 1), "indices is 1: it must be a list or an array of at least one sample's index"),
+    (lambda: collate(TWO, []), "indices is []: it must be a non-empty list or array of sample indices"),
+    (lambda: collate(TWO, 1), "indices is 1: it must be a non-empty list or array of sample indices"),
 ]
 
 
@@ -413,5 +419,5 @@ def test_samples_that_do_not_exist(wrong):
 
 @pytest.mark.parametrize("wrong", [-3, 2])
 def test_sequences_that_do_not_exist(wrong):
-    with pytest.raises(IndexError, match=f"^sample {wrong} of 2$"):
+    with pytest.raises(IndexError, match=f"^index {wrong} is out of range for 2 samples$"):
         TWO[wrong]

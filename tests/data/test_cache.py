@@ -1,4 +1,4 @@
-"""The cache of prepared data: whole entries or none, whatever happens to the processes that write them."""
+"""The cache of prepared data: entries are complete or absent, whatever happens to the processes that write them."""
 
 import json
 import os
@@ -37,7 +37,7 @@ JSON = st.recursive(
 
 
 def counting(made: list[int], **arrays: np.ndarray) -> Callable[[], Prepared]:
-    """A maker that notes each time it is called."""
+    """A `make` function that records its calls."""
 
     def make() -> Prepared:
         made.append(1)
@@ -121,7 +121,7 @@ def test_entries_are_listed_and_removed(tmp_path: Path) -> None:
     remove(entry)
     assert entries(tmp_path) == []
     assert os.listdir(tmp_path / "prepared") == []
-    assert opened.arrays["x"].sum() == 45  # who has it open keeps it
+    assert opened.arrays["x"].sum() == 45  # an open entry can still be read
     remove(entry)
 
 
@@ -136,7 +136,7 @@ def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path, name: str) -> No
 
 @pytest.mark.parametrize("value", [Path("x"), float("nan"), {1, 2}])
 def test_a_parameter_that_json_cannot_hold_is_refused(tmp_path: Path, value: object) -> None:
-    with pytest.raises(ValueError, match="the parameters of x cannot be a key"):
+    with pytest.raises(ValueError, match="the parameters of x cannot be part of a key"):
         stored("x", {"value": value}, never, tmp_path)
 
 
@@ -194,7 +194,7 @@ def test_a_damaged_entry_is_listed_without_its_parameters(tmp_path: Path) -> Non
 def test_processes_that_prepare_the_same_at_once_all_succeed(
     tmp_path: Path, start: Callable[[str], subprocess.Popen[str]], with_locks: bool
 ) -> None:
-    """With locks one of them does the work; without, they all do and read the same."""
+    """With locks, one of them prepares the entry; without, all do, and all read the same one."""
     code = f"""
 if not {with_locks}:
     without_locks()
@@ -299,7 +299,7 @@ def one_line(error: pytest.ExceptionInfo[ValueError]) -> str:
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(ValueError, match=r"prepared data cannot be kept there .*BEAMTREE_CACHE") as caught:
+    with pytest.raises(ValueError, match=r"prepared data cannot be stored there .*BEAMTREE_CACHE") as caught:
         stored("x", {}, never, tmp_path / "file")
     assert str(tmp_path / "file") in one_line(caught)
 
@@ -307,7 +307,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_a_read_only_cache_can_be_read_but_not_added_to(
     tmp_path: Path, start: Callable[[str], subprocess.Popen[str]]
 ) -> None:
-    """In another process, which steps down from root where it is that: permissions do not bind root."""
+    """In another process, which drops root privileges: permissions do not apply to root."""
     stored("x", {}, counting([]), tmp_path)
     tmp_path.chmod(0o755)
     (tmp_path / "prepared").chmod(0o555)
@@ -326,13 +326,13 @@ except ValueError as error:
 """)
     output, errors = process.communicate(timeout=30)
     (tmp_path / "prepared").chmod(0o755)
-    assert output.startswith("45\nprepared: prepared data cannot be kept there (Permission denied)"), output + errors
+    assert output.startswith("45\nprepared: prepared data cannot be stored there (Permission denied)"), output + errors
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(
     tmp_path: Path, start: Callable[[str], subprocess.Popen[str]]
 ) -> None:
-    """A limit on the size of files is as near to a full disk as a test without one comes."""
+    """A limit on the size of files simulates a full disk."""
     process = start("""
 import resource
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -342,7 +342,7 @@ except ValueError as error:
     say(error)
 """)
     output, errors = process.communicate(timeout=30)
-    assert "prepared data cannot be kept there (" in output, errors
+    assert "prepared data cannot be stored there (" in output, errors
     assert output.count("\n") == 1
     assert os.listdir(tmp_path / "prepared") == []
 

@@ -1,4 +1,4 @@
-"""Dividing samples into splits: nothing lost, labels in proportion, and the same whatever the order of the rows."""
+"""Divide samples into splits: nothing is lost, labels are in proportion, and the order of the rows does not matter."""
 
 import random
 import re
@@ -66,7 +66,7 @@ def test_each_label_has_its_share_rounded(labels: list[str], dev: float, test: f
         for label, total in Counter(labels).items():
             exact = Fraction(total * size, len(labels))
             assert counts[label] <= max(ceil(exact), 1), "rounded up at most, or the one that every split has"
-            # One less where the label would otherwise be missing in another split.
+            # One less if the label would otherwise be missing in another split.
             assert counts[label] >= floor(exact) - (total <= 3 or dev + test > 0.5)
 
 
@@ -118,7 +118,7 @@ def test_a_row_that_is_added_leaves_the_others_where_they_are() -> None:
 
 
 def test_equal_texts_stay_together() -> None:
-    """So that few texts are both in train and in test: only those at the border between two splits."""
+    """Therefore few texts are both in train and in test: only those at the border between two splits."""
     keys = [f"text {number // 10}" for number in range(1000)]
     found = divide(["x"] * 1000, keys, {"dev": 0.1, "test": 0.1}, 0)
     texts = {split: {keys[place] for place in places} for split, places in found.items()}
@@ -148,7 +148,7 @@ def test_shares_that_leave_nothing_are_refused(count: int, shares: dict[str, flo
 
 
 def test_labels_that_occur_once_take_nothing_from_the_others() -> None:
-    """A split is smaller rather than another label over-represented in it."""
+    """A split becomes smaller rather than over-representing another label."""
     found = divide([*"aaaaaaaaaa", *"bcdef"], [str(number) for number in range(15)], {"dev": 3}, 0)
     assert (len(found["dev"]), max(found["dev"]) < 10) == (2, True)
 

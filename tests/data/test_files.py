@@ -1,4 +1,4 @@
-"""One's own files as a task: kinds, folders, tokenizers, labels, and that a changed file is read again."""
+"""Your own files as a task: kinds, folders, tokenizers and labels; a changed file is read again."""
 
 import gzip
 import json
@@ -32,7 +32,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def makings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The tasks whose splits were made, and not found in the cache."""
+    """The tasks whose splits were prepared and not found in the cache."""
     made: list[str] = []
     prepare: Callable[..., Any] = loading._prepared
 
@@ -118,7 +118,7 @@ def test_the_tokenizer_is_that_of_words_or_of_spaces(tmp_path: Path) -> None:
         ValueError, match=r"^unknown tokenizer 'space' \(did you mean 'spaces'\?\); known: words, spaces$"
     ):
         load(folder, "train", tokenizer="space")
-    with pytest.raises(ValueError, match="mine: the option tokenizer is 3: it must be a word"):
+    with pytest.raises(ValueError, match="mine: the option tokenizer is 3: it must be a string"):
         load(folder, "train", tokenizer=3)
 
 
@@ -241,13 +241,13 @@ def test_a_folder_with_dev_is_taken_as_it_is(tmp_path: Path) -> None:
         data = load(folder, **training_options(folder))
         assert (sizes(data), data.notes) == ({"train": 200, "dev": 1}, ())
         with pytest.raises(
-            ValueError, match=rf"{number}: dev cannot be held out of train, as it is there already: {name}"
+            ValueError, match=rf"{number}: dev cannot be held out of train, since it already exists: {name}"
         ):
             load(folder, dev=0.1)
     neither = put(tmp_path / "neither", first=REVIEWS, second=REVIEWS)
     assert training_options(neither) == {"tokenizer": "words"}
     with pytest.raises(
-        ValueError, match="neither: there is no file train to hold out dev and test from: name one of them"
+        ValueError, match="neither: there is no file train to hold out dev and test from: rename one of the files"
     ):
         load(neither, dev=0.1, test=0.1)
 
@@ -295,7 +295,7 @@ def test_a_division_that_cannot_be_made_names_the_file(tmp_path: Path) -> None:
         load(tmp_path / "a.tsv", "train", dev=0.1, test=0.1)
 
 
-# Tokenizers that are no names.
+# Tokenizers that are objects or paths.
 
 
 def test_a_function_s_tokens_are_not_cached(tmp_path: Path, makings: list[str]) -> None:
@@ -378,7 +378,7 @@ def test_a_folder_without_tables_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine" / "train.txt").write_text("a\tx\n")
     with pytest.raises(ValueError, match=r"mine: there is no \.tsv, \.csv or \.jsonl file in the folder$"):
         load(tmp_path / "mine")
-    with pytest.raises(ValueError, match=r"^'train\.txt' is no table by its name: it must end in \.tsv, \.csv or"):
+    with pytest.raises(ValueError, match=r"^'train\.txt' is not the name of a table: it must end in \.tsv, \.csv or"):
         load(tmp_path / "mine" / "train.txt")
 
 
@@ -386,10 +386,10 @@ def test_a_folder_without_tables_is_refused(tmp_path: Path) -> None:
     ("text", "complaint"),
     [
         ("a b\tx\na b\n", ", line 2: 2 columns expected, as in line 1, found 1"),
-        ("a b\tx\n \ty\n", ", line 2: the text is ' ', which has no words"),
+        ("a b\tx\n \ty\n", ", line 2: the text is ' ', which has no tokens"),
         ("a b\tx\na b\t\n", ", line 2: the label is empty"),
-        ("", ", line 1: the file holds no samples"),
-        ("id\ttext\tlabel\n", ", line 1: the file holds no samples"),
+        ("", ", line 1: the file has no samples"),
+        ("id\ttext\tlabel\n", ", line 1: the file has no samples"),
     ],
 )
 def test_a_bad_row_is_refused_with_its_line(tmp_path: Path, text: str, complaint: str) -> None:
@@ -412,7 +412,7 @@ def test_what_is_neither_file_nor_folder_is_refused_in_one_line() -> None:
 
 def test_a_damaged_or_unreadable_file_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "cut.tsv.gz").write_bytes(gzip.compress(TSV.encode() * 100)[:-20])
-    with pytest.raises(ValueError, match=r"cut\.tsv\.gz: the file is damaged, cut short"):
+    with pytest.raises(ValueError, match=r"cut\.tsv\.gz: the file is damaged, truncated"):
         load(tmp_path / "cut.tsv.gz", "cut")
     (tmp_path / "latin.tsv").write_bytes("a b\tx\ncafé\ty\n".encode("latin-1"))
     with pytest.raises(ValueError, match=r"latin\.tsv, line 2: this is not UTF-8 text"):

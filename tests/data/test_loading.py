@@ -1,4 +1,4 @@
-"""Loading the tasks from their authors' layouts: samples, the cache, vocabularies, and what is wrong with a file."""
+"""Loading the tasks from their authors' file layouts: samples, the cache, vocabularies, and invalid files."""
 
 import gzip
 import os
@@ -35,7 +35,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def makings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The splits that were made, and not found in the cache."""
+    """The splits that were prepared and not found in the cache."""
     made: list[str] = []
     prepare: Callable[..., Any] = loading._prepared
 
@@ -238,13 +238,13 @@ def test_missing_says_what_to_get_and_makes_nothing(root: Path, makings: list[st
     absent = load("sst5", roots=[empty]).missing("dev")
     assert absent == (
         f"sst is not in {empty}: 'beamtree data get sst' downloads it, or get it from "
-        "https://nlp.stanford.edu/sentiment/ and put it into a folder that BEAMTREE_DATA names"
+        "https://nlp.stanford.edu/sentiment/ and put it into a folder in BEAMTREE_DATA"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(absent)}$"):
         load("sst5", "dev", roots=[empty])
     with pytest.raises(ValueError, match=r"snli_1\.0 lacks snli_1\.0_train\.jsonl: 'beamtree data get snli'"):
         load("snli", "train", roots=[root])
-    with pytest.raises(ValueError, match="is not a folder: it must be one that holds sst"):
+    with pytest.raises(ValueError, match="is not a folder: it must be a folder with sst"):
         load("sst5", "dev", roots=[tmp_path / "nowhere"])
     assert (makings, load("listops").missing("train")) == ([], None)
 

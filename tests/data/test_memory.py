@@ -1,4 +1,4 @@
-"""Data from memory: lists of texts and labels, and data sets of Hugging Face."""
+"""Data in memory: lists of texts and labels, and data sets of Hugging Face."""
 
 import re
 import subprocess
@@ -138,12 +138,12 @@ def test_gold_trees_come_as_trees_or_as_brackets() -> None:
         ((["a", "b"], ["x"]), "samples: there are 2 texts and 1 labels"),
         (("a b", ["x"]), "texts is of type str: it must be a list, with one item for each sample"),
         ((["a"], None), "labels is of type NoneType: it must be a list, with one item for each sample"),
-        ((["a", " "], ["x", "y"]), "samples, sample 1: the text is ' ', which has no words"),
+        ((["a", " "], ["x", "y"]), "samples, sample 1: the text is ' ', which has no tokens"),
         ((["a", 3], ["x", "y"]), "samples, sample 1: the text is 3: it must be a string"),
         ((["a", None], ["x", "y"]), "samples, sample 1: the text is null: it must be a string"),
         ((["a", []], ["x", "y"]), "samples, sample 1: the text has no tokens"),
         ((["a", ["b c"]], ["x", "y"]), "samples, sample 1: token 0 is 'b c': it must be a non-empty string without"),
-        ((["a", ("b", "c", "d")], ["x", "y"]), "samples, sample 1: the text is a tuple of 3: a tuple is a pair, and"),
+        ((["a", ("b", "c", "d")], ["x", "y"]), "samples, sample 1: the text is a tuple of 3: use a tuple of two for"),
         ((["a", ("b", "c")], ["x", "y"]), "1 of 2 samples have a second text: all must have one, or none"),
         ((["a", "b"], ["x", None]), "samples, sample 1: the label is null: it must be a string or a number"),
         ((["a", "b"], ["x", " "]), "samples, sample 1: the label is empty"),
@@ -152,7 +152,7 @@ def test_gold_trees_come_as_trees_or_as_brackets() -> None:
         (([], []), "samples: the split train has no samples"),
         (({},), "samples: there are no samples"),
         (({"train": ["a"]},), "the split 'train' must be a tuple (texts, labels) or (texts, labels, trees)"),
-        (({"train": (["a"], ["x"])}, ["x"]), "texts has splits, each with its texts and labels: give no other"),
+        (({"train": (["a"], ["x"])}, ["x"]), "texts is a mapping of splits with labels and trees: the arguments"),
         (({"dev": (["a"], ["x"]), "Val": (["a"], ["x"])},), "dev, Val: two of them are the split 'dev'"),
     ],
 )
@@ -169,7 +169,7 @@ def test_a_wrong_sample_is_refused_with_its_place(arguments: Any, complaint: str
         (
             "a b",
             "(a c)",
-            "samples, sample 0: leaf 1 of the tree is 'c' and token 1 of the text 'b': the leaves must be",
+            "samples, sample 0: leaf 1 of the tree is 'c', but token 1 of the text is 'b': the leaves must be",
         ),
         (
             "a b c",

@@ -1,4 +1,4 @@
-"""The tasks on the real files, where they are at hand: how many samples each split has, and of which labels."""
+"""The tasks on the real files, if available: how many samples each split has, and of which labels."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from beamtree.data import Data, Split, load
 from beamtree.data.raw import SOURCES, find
 from beamtree.trees import Tree
 
-# Run-time type checks make reading several times slower, and here are no shapes to check.
+# Run-time type checks make reading several times slower, and there are no shapes to check here.
 pytestmark = pytest.mark.usefixtures("shape_checks_off")
 
 
@@ -22,18 +22,18 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def real(name: str, *files: str) -> Data:
-    """The task, made from these files; where one of them is absent the test is skipped."""
+    """The task of these files; the test is skipped if one of them is missing."""
     paths: list[Path] = [real_files.find(file) for file in files]
     return load(name, roots=dict.fromkeys(path.parents[1] for path in paths))
 
 
 def counts(data: Data) -> dict[str, int]:
-    """Of all splits that can be made."""
+    """Of all splits whose files are available."""
     return {split: len(data[split]) for split in data if data.missing(split) is None}
 
 
 def published(data: Data, *but: str) -> dict[str, int]:
-    """What the authors' files should give, of the splits that can be made."""
+    """The published counts, of the splits whose files are available."""
     return {
         column.name: column.published
         for column in data.task.columns
@@ -108,7 +108,7 @@ def test_imdb() -> None:
 
 
 def test_mnli() -> None:
-    """The training file at hand may be a subset, and the mismatched dev set a sample: their names say so."""
+    """The training file may be a subset, and the mismatched dev set a sample, as their names indicate."""
     data = real("mnli", "nli/multinli.tar.xz")
     originals = find(SOURCES["multinli"], data.roots)
     subset = "subset" in originals.actual("multinli_1.0_train.jsonl")

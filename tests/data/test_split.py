@@ -1,4 +1,4 @@
-"""A split: samples into arrays and back without loss, gold trees, counts, and batches for any vocabulary."""
+"""A split: lossless conversion of samples to arrays and back, gold trees, counts, and batches for any vocabulary."""
 
 import random
 from collections import Counter
@@ -16,7 +16,7 @@ from beamtree.trees import Tree
 
 LABELS = ("no", "maybe", "yes")
 
-# All characters, half pairs of surrogates among them, as a user's JSON may hold.
+# All characters, including unpaired surrogates, which JSON may contain.
 WORDS = st.text(st.characters(), min_size=1, max_size=3).filter(lambda word: word.split() == [word])
 TEXTS = st.lists(WORDS, min_size=1, max_size=6).map(tuple)
 # A text, a label, a second text, and the seed of a tree's shape.

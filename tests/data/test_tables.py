@@ -1,4 +1,4 @@
-"""Tables of a user's own: header or none, quotes, the three kinds alike, and a question instead of a wrong guess."""
+"""Your own tables: with or without header, quotes, the same content in three formats, an error if it is ambiguous."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ from beamtree.data.samples import Sample
 from beamtree.data.tables import Kind
 from beamtree.trees import Tree
 
-# A letter in front: else a first text might be the name of a column, or all the texts numbers.
+# A prefix, since otherwise the first text could be the name of a column, or all texts could be numbers.
 WORD = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"])).map(lambda word: f"x{word}")
 TEXT = st.lists(WORD, min_size=1, max_size=6).map(" ".join)
 CSV_TEXT = st.lists(st.one_of(WORD, st.sampled_from(['"', ",", "\n", 'a"b'])), min_size=1).map(
@@ -102,14 +102,14 @@ def test_leaves_are_compared_with_the_tokens_of_the_tokenizer() -> None:
     assert sample.tree.leaves == sample.tokens
     [of_leaves] = tables.read(["tree\tlabel", "(Don't (Stop .))\tx"], "own", "tsv", "words")
     assert of_leaves.tokens == ("don't", "stop", "."), "leaves are tokens: they are not divided again"
-    with pytest.raises(ValueError, match=r"^own, line 2: leaf 0 of the tree is 'It' and token 0 of the text 'it'"):
+    with pytest.raises(ValueError, match=r"^own, line 2: leaf 0 of the tree is 'It', but token 0 of the text is 'it'"):
         list(tables.read(["text\ttree\tlabel", "it rains\t(It rains)\tx"], "own", "tsv", "spaces"))
 
 
 @pytest.mark.parametrize(
     ("kind", "text", "complaint"),
     [
-        ("tsv", "text\ttree\tlabel\na b\t(a b)\tx\na b\t(a c)\tx", "line 3: leaf 1 of the tree is 'c' and token 1 of"),
+        ("tsv", "text\ttree\tlabel\na b\t(a b)\tx\na b\t(a c)\tx", "line 3: leaf 1 of the tree is 'c', but token 1 of"),
         (
             "tsv",
             "text\ttree\tlabel\na b c\t(a b)\tx",
@@ -193,12 +193,12 @@ def test_quotes_in_a_tsv_are_text_unless_they_enclose_the_cell(cell: str, text: 
         ("tsv", "text\tlabel\na\tgood\nb", "line 3: 2 columns expected, as in line 1, found 1"),
         ("tsv", "a\tgood\n\nb\tbad\tworse", "line 3: 2 columns expected, as in line 1, found 3"),
         ("csv", 'text,label\n"a\nb",good\nc,', "line 4: the label is empty"),
-        ("csv", "text,label\n , good", "line 2: the text is ' ', which has no words"),
-        ("csv", 'text,label\na,good\n"b,bad\nc,bad', "line 3: broken CSV (unexpected end of data)"),
-        ("csv", 'text,label\n"a" b,good', "line 2: broken CSV (',' expected after '\"')"),
-        ("tsv", "", "line 1: the file holds no samples"),
-        ("csv", "text,label", "line 1: the file holds no samples"),
-        ("jsonl", "", "line 1: the file holds no samples"),
+        ("csv", "text,label\n , good", "line 2: the text is ' ', which has no tokens"),
+        ("csv", 'text,label\na,good\n"b,bad\nc,bad', "line 3: invalid CSV (unexpected end of data)"),
+        ("csv", 'text,label\n"a" b,good', "line 2: invalid CSV (',' expected after '\"')"),
+        ("tsv", "", "line 1: the file has no samples"),
+        ("csv", "text,label", "line 1: the file has no samples"),
+        ("jsonl", "", "line 1: the file has no samples"),
         ("csv", "a\nb", "line 1: 1 column and no header"),
         ("csv", "1,a,good,x", "line 1: 4 columns and no header"),
         ("csv", "review,sentiment\na fine film,good", "line 1: 'sentiment' is the name of a column, but a header must"),
@@ -212,8 +212,8 @@ def test_quotes_in_a_tsv_are_text_unless_they_enclose_the_cell(cell: str, text: 
         ("jsonl", "{}", "line 1: a text (text, sentence, sentence1, premise, source) and a label (label, gold_label"),
         ("jsonl", '{"text": "a", "label": null}', "line 1: the label is null: it must be a string or a number"),
         ("jsonl", '{"text": 3, "label": "x"}', "line 1: the text is 3: it must be a string"),
-        ("jsonl", '{"text": "a", "label": "x"', "line 1: broken JSON at character 26"),
-        ("jsonl", '{"text": "a", "label": NaN}', "line 1: broken JSON: NaN is not a value of JSON"),
+        ("jsonl", '{"text": "a", "label": "x"', "line 1: invalid JSON at character 26"),
+        ("jsonl", '{"text": "a", "label": NaN}', "line 1: invalid JSON: NaN is not a JSON value"),
         ("jsonl", '"a"', "line 1: a JSON object in braces expected"),
         (
             "jsonl",
@@ -231,15 +231,15 @@ def test_a_bad_line_is_refused_with_its_place(kind: Kind, text: str, complaint: 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("good\ta fine film\nbad\tnot so fine", "the last column looks like a text, not like a label"),
-        ("good\ta fine film", "the last column looks like a text, not like a label"),
-        ("good\tfine\nbad\tawful\ngood\tnice", "the last column looks like a text, not like a label"),
-        ("yes\tit rains\tit is wet\nno\tit rains\tit snows", "the last column looks like a text, not like a label"),
+        ("good\ta fine film\nbad\tnot so fine", "the last column looks like a text rather than a label"),
+        ("good\ta fine film", "the last column looks like a text rather than a label"),
+        ("good\tfine\nbad\tawful\ngood\tnice", "the last column looks like a text rather than a label"),
+        ("yes\tit rains\tit is wet\nno\tit rains\tit snows", "the last column looks like a text rather than a label"),
         (
             "it rains a lot\tyes\tit is wet\nit is dry\tno\tit snows",
-            "the last column looks like a text, not like a label",
+            "the last column looks like a text rather than a label",
         ),
-        ("1\tfine\n0\tawful", "a column before the last has only numbers, where a text should be"),
+        ("1\tfine\n0\tawful", "a column before the last has only numbers instead of texts"),
         ("1\ta fine film\tgood\n2\tnot so fine\tbad", "a column before the last has only numbers"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Tokenizers: their tokens, the characters of the text that each token stands for, and storing them."""
+"""Tokenizers: their tokens, the offsets of each token in the text, and storing them."""
 
 import json
 import re
@@ -26,7 +26,7 @@ from beamtree.data.tokenizers import (
     task_tokenizer,
 )
 
-# Text in which every rule of the words has something to do, letters whose lower case is longer or depends on their
+# Text in which every rule of "words" applies, letters whose lower case is longer or depends on their
 # neighbours, combining marks, emoji of several characters, all kinds of spaces, and text of any characters.
 PIECES = st.sampled_from(
     [*"'\"`.,:;-()[]<>!?*$’“”»…—", "''", "...", "--", "n't", "'s", "mr.", "u.s.", "cannot", "gimme", "<br />", "</BR>"]
@@ -93,7 +93,7 @@ def test_offsets_of_words_count_the_characters_of_the_original_text(text: str, e
 
 
 def test_only_one_letter_has_a_lower_case_of_another_length() -> None:
-    """What the offsets rely on: the length of a text in lower case is the sum over its letters."""
+    """The offsets rely on this: the length of a text in lower case is the sum over its letters."""
     letters = [chr(code) for code in range(sys.maxunicode + 1)]
     assert [letter for letter in letters if len(letter.lower()) != 1] == ["İ"]
 
@@ -243,7 +243,7 @@ def test_what_is_no_tokenizer_is_refused() -> None:
     ):
         make_tokenizer(3)
     for name in ("huggingface", "custom"):
-        with pytest.raises(ValueError, match=f"^tokenizer is '{name}', which is only a kind of tokenizers: give the"):
+        with pytest.raises(ValueError, match=f"^tokenizer is '{name}', which is a kind of tokenizer: pass the"):
             make_tokenizer(name)
 
 
@@ -255,7 +255,7 @@ def test_leaves_of_a_tree_are_tokens_in_the_form_of_the_tokenizer() -> None:
 
 
 def byte_level() -> Any:
-    """A tokenizer of bytes, which pads and truncates, as those of language models."""
+    """A byte-level tokenizer that pads and truncates, as for language models."""
     package = pytest.importorskip("tokenizers")
     tokenizer = package.Tokenizer(package.models.BPE())
     tokenizer.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -283,7 +283,7 @@ def word_pieces() -> Any:
 
 
 def characters() -> Any:
-    """A tokenizer whose tokens are the characters of a text, whitespace among them."""
+    """A tokenizer whose tokens are the characters of a text, including whitespace."""
     package = pytest.importorskip("tokenizers")
     vocabulary = {character: index for index, character in enumerate(["?", *sorted(set("".join(CORPUS))), "\n"])}
     tokenizer = package.Tokenizer(package.models.WordLevel(vocabulary, unk_token="?"))
@@ -355,7 +355,7 @@ def test_a_tokenizer_may_be_a_file(tmp_path: Path) -> None:
     ("content", "complaint"),
     [
         (None, "it cannot be read (No such file or directory)"),
-        ("{", "it is not JSON: a tokenizer of Hugging Face is stored as JSON"),
+        ("{", "it is not JSON: it must be a tokenizer.json of Hugging Face"),
         ("[]", "[] is not a tokenizer: it must be an object with a name"),
         ('{"model": 3}', "this is not a tokenizer of Hugging Face ("),
         ('{"name": "word"}', "unknown tokenizer 'word'"),
@@ -375,7 +375,7 @@ def test_a_tokenizer_with_parts_in_python_is_refused() -> None:
     package = pytest.importorskip("tokenizers")
     theirs = word_pieces()
     theirs.pre_tokenizer = package.pre_tokenizers.PreTokenizer.custom(object())
-    with pytest.raises(ValueError, match=r"cannot be stored \(.*\): give the function lambda text: tokenizer.encode"):
+    with pytest.raises(ValueError, match=r"cannot be stored \(.*\): pass the function lambda text: tokenizer.encode"):
         make_tokenizer(theirs)
 
 

@@ -1,4 +1,4 @@
-"""Word vectors: text files in all their dresses, npz, what is wrong with a file, the matrix for a vocabulary."""
+"""Word vectors: text files in all formats, npz, invalid files, and the matrix for a vocabulary."""
 
 import gzip
 import lzma
@@ -25,7 +25,7 @@ GLOVE = b"the 0.1 -0.2 3\n, 1e-3 0 .5\nfilm 7 8 9\n"
 
 
 def write(path: Path, content: bytes) -> Path:
-    """The content under that name, packed as its ending says."""
+    """A file with this content, compressed according to its suffix."""
     match path.suffix:
         case ".gz":
             path.write_bytes(gzip.compress(content))
@@ -98,8 +98,8 @@ def test_what_is_wanted_is_read_as_it_was_written(
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"", "line 1: the file holds no vectors"),
-        (b"\n\n", "line 1: the file holds no vectors"),
+        (b"", "line 1: the file has no vectors"),
+        (b"\n\n", "line 1: the file has no vectors"),
         (b"the\n", "line 1: a word and its values expected.*found 'the'"),
         (b"the film\n", "line 1: a word and its values expected.*found 'the film'"),
         (GLOVE + b"dog 1 2\n", "line 4: a word and 3 values expected.*found 2 values: 'dog 1 2'"),
@@ -109,8 +109,8 @@ def test_what_is_wanted_is_read_as_it_was_written(
         (GLOVE + b"dog  1 2 3\n", "line 4: a word and 3 values expected"),
         (b"3 2\n" + GLOVE, "line 2: a word and 2 values expected.*found 3 values"),
         (b"3 4\n" + GLOVE, "line 2: a word and 4 values expected.*found 3 values"),
-        (GLOVE + b"dog 1 x 3\n", "line 4: 'x' is no number"),
-        (GLOVE + b"dog 1 \xff 3\n", "line 4: '\ufffd' is no number"),
+        (GLOVE + b"dog 1 x 3\n", "line 4: 'x' is not a number"),
+        (GLOVE + b"dog 1 \xff 3\n", "line 4: '\ufffd' is not a number"),
         (GLOVE + b"dog 1 nan 3\n", "line 4: the value 'nan' is not finite"),
         (GLOVE + b"dog 1 2 1e39\n", "line 4: the value '1e39' is not finite, or too large"),
         (b"\x00\x01\x02" * 100, "line 1: a word and its values expected"),
@@ -144,7 +144,7 @@ def test_an_archive_of_several_files_is_refused_with_their_names(tmp_path: Path)
         archive.writestr("glove.50d.txt", GLOVE)
         archive.writestr("glove.100d.txt", GLOVE)
     with pytest.raises(
-        ValueError, match=r"glove.6B.zip: it holds 2 files \(glove.50d.txt, glove.100d.txt\): unpack it"
+        ValueError, match=r"glove.6B.zip: it contains 2 files \(glove.50d.txt, glove.100d.txt\): unpack it"
     ):
         vectors.read(tmp_path / "glove.6B.zip")
 
@@ -162,15 +162,15 @@ def test_arrays_are_read_in_any_precision(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("arrays", "complaint"),
     [
-        ({"words": np.array(["a"])}, "should hold the arrays 'words' and 'vectors'"),
-        ({"words": np.array([1]), "vectors": np.eye(1)}, "'words' is int64 of shape .* one row of strings"),
+        ({"words": np.array(["a"])}, "must contain the arrays 'words' and 'vectors'"),
+        ({"words": np.array([1]), "vectors": np.eye(1)}, "'words' is int64 of shape .* a 1-D array of strings"),
         ({"words": np.array(["a"], dtype=object), "vectors": np.eye(1)}, "allow_pickle"),
-        ({"words": np.array(["a", "b"]), "vectors": np.eye(1)}, r"\(2, D\), a row for each of the 2 words"),
-        ({"words": np.array(["a"]), "vectors": np.eye(2)}, r"\(1, D\), a row for each of the 1 words"),
+        ({"words": np.array(["a", "b"]), "vectors": np.eye(1)}, r"\(2, D\), one row per word"),
+        ({"words": np.array(["a"]), "vectors": np.eye(2)}, r"\(1, D\), one row per word"),
         ({"words": np.array(["a"]), "vectors": np.eye(1, dtype=int)}, "they must be floats"),
         ({"words": np.array(["a"]), "vectors": np.ones(1)}, "of shape"),
         ({"words": np.array([], dtype=str), "vectors": np.ones((0, 3))}, "at least one word"),
-        ({"words": np.array(["a", "b"]), "vectors": np.array([[1], [np.nan]])}, "vector of 'b' holds NaN"),
+        ({"words": np.array(["a", "b"]), "vectors": np.array([[1], [np.nan]])}, "vector of 'b' has NaN"),
     ],
 )
 def test_bad_arrays_are_refused(tmp_path: Path, arrays: dict[str, np.ndarray], complaint: str) -> None:
@@ -184,7 +184,7 @@ def test_bad_arrays_are_refused(tmp_path: Path, arrays: dict[str, np.ndarray], c
 def test_a_file_without_any_wanted_word_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "glove.npz", words=np.array(["a"]), vectors=np.eye(1))
     for path in (tmp_path / "glove.npz", write(tmp_path / "glove.txt", GLOVE)):
-        with pytest.raises(ValueError, match=f"{path.name}: none of its words is wanted"):
+        with pytest.raises(ValueError, match=f"{path.name}: it has none of the wanted words"):
             vectors.read(path, wanted={"hund"})
 
 

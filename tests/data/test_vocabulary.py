@@ -1,4 +1,4 @@
-"""The vocabulary: which words it takes and in which order, ids there and back, its file."""
+"""The vocabulary: which words it contains and in which order, conversion to ids and back, and its file."""
 
 import hashlib
 import json
@@ -64,12 +64,12 @@ def test_a_closed_vocabulary_takes_no_unknown_words() -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["a", "b", "a"], "word 5 is 'a', as is word 3"),
+        (["a", "b", "a"], "word 5 is 'a', and so is word 3"),
         (["a", ""], "word 4 is '': a word must be"),
         (["a b"], "word 3 is 'a b': a word must be"),
         (["a\u2028"], "without whitespace"),
         ([7], "word 3 is 7: a word must be"),
-        (["<pad>"], "word 3 is '<pad>', which stands for no word"),
+        (["<pad>"], "word 3 is '<pad>', which is reserved"),
     ],
 )
 def test_what_is_no_word_is_refused(words: list[str], complaint: str) -> None:
@@ -79,7 +79,7 @@ def test_what_is_no_word_is_refused(words: list[str], complaint: str) -> None:
 
 def test_ids_that_do_not_exist_are_refused() -> None:
     for wrong in (-1, 4):
-        with pytest.raises(ValueError, match=f"no word of id {wrong}: ids go from 0 to 3"):
+        with pytest.raises(ValueError, match=f"no word with id {wrong}: ids are from 0 to 3"):
             Vocabulary(["a"]).words([0, wrong])
 
 
@@ -98,7 +98,7 @@ def test_equal_words_have_equal_fingerprints_and_others_do_not(left: list[str], 
 
 
 def test_a_fingerprint_is_the_sum_of_the_lines() -> None:
-    """It is part of keys on disk: anyone may compute it, and it never changes."""
+    """It is part of keys on disk, so it must never change."""
     lines = "<pad>\n<unk>\n<sep>\nthe\ncafé"
     assert Vocabulary(["the", "café"]).fingerprint == hashlib.sha256(lines.encode()).hexdigest()
     assert Vocabulary(["\udc80"]).fingerprint != Vocabulary(["\udc81"]).fingerprint
@@ -109,7 +109,7 @@ def test_loading_what_was_saved_gives_it_back(
     tmp_path_factory: pytest.TempPathFactory, lexicon: list[str], closed: bool
 ) -> None:
     path = tmp_path_factory.mktemp("vocabulary") / "vocab.json"
-    vocabulary = Vocabulary([*lexicon, "half-\udc80"], closed)  # half a pair of surrogates, as broken JSON has it
+    vocabulary = Vocabulary([*lexicon, "half-\udc80"], closed)  # an unpaired surrogate, as JSON may contain it
     vocabulary.save(path)
     assert Vocabulary.load(path, closed) == vocabulary
     assert os.listdir(path.parent) == [path.name]
@@ -141,13 +141,13 @@ def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"", "it is no JSON file"),
-        (b'["<pad>", "<unk>"', "it is no JSON file"),
-        (b"\xff\xfe\xfa", "it is no JSON file"),
-        (b"[" * 100_000, "it is no JSON file"),
-        (b'{"a": 1}', "it is no vocabulary, which is a JSON list that begins <pad>, <unk>, <sep>"),
-        (b'["the", "film"]', "it is no vocabulary"),
-        (json.dumps(["<pad>", "<unk>", "<sep>", "a", "a"]).encode(), "word 4 is 'a', as is word 3"),
+        (b"", "it is not JSON"),
+        (b'["<pad>", "<unk>"', "it is not JSON"),
+        (b"\xff\xfe\xfa", "it is not JSON"),
+        (b"[" * 100_000, "it is not JSON"),
+        (b'{"a": 1}', "it is not a vocabulary: it must be a JSON list that starts with <pad>, <unk>, <sep>"),
+        (b'["the", "film"]', "it is not a vocabulary"),
+        (json.dumps(["<pad>", "<unk>", "<sep>", "a", "a"]).encode(), "word 4 is 'a', and so is word 3"),
         (json.dumps(["<pad>", "<unk>", "<sep>", "a", 7]).encode(), "word 4 is 7: a word must be"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The tokenizer: the conventions of the Treebank, and nothing lost, whatever the text."""
+"""The tokenizer of English: the conventions of the Penn Treebank; no character of a text is lost."""
 
 import time
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from beamtree.data import words
 from beamtree.data.words import tokenize
 
-# Text in which every rule has something to do, and text of any characters.
+# Text in which every rule applies, and text of any characters.
 MARKS = st.sampled_from([*"'\"`.,:;-()[]<>!?*$’“”»…—", "''", "...", "--", "n't", "'s", "mr.", "u.s.", "cannot"])
 TEXTS = st.lists(MARKS | st.sampled_from(["a", "Dog", "7", " ", "\n", "\x85"]), max_size=20).map("".join) | st.text()
 
@@ -92,13 +92,13 @@ def test_the_kind_of_whitespace_is_all_one(text: str) -> None:
 
 @given(st.lists(TEXTS, max_size=5))
 def test_only_the_last_chunk_is_special(texts: list[str]) -> None:
-    """So that a chunk may be remembered: its tokens do not depend on what stands around it."""
+    """Therefore chunks can be cached: their tokens do not depend on the context."""
     alone = [tokenize(f"{chunk} end") for chunk in " ".join(texts).split()]
     assert tokenize(" ".join([*texts, "end"])) == [token for tokens in alone for token in tokens[:-1]] + ["end"]
 
 
 def test_what_is_remembered_changes_nothing_and_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "_REMEMBERED", 7)
+    monkeypatch.setattr(words, "_MAX_CACHED", 7)
     monkeypatch.setattr(words, "_KNOWN", words._Chunks())
     text = " ".join(f"{number}'s, {number % 5}..." for number in range(100)) + " " + "x" * 1000 + " x"
     first = tokenize(text)
@@ -113,7 +113,7 @@ def test_what_is_remembered_changes_nothing_and_stays_small(monkeypatch: pytest.
     "chunk", ["a.", ".", "'", "a'", '"', "-", ".)", ")", "mr.", "`", "n't", ":,", ".'", "a.a", "''a"]
 )
 def test_the_time_is_linear_in_the_length_of_a_chunk(chunk: str) -> None:
-    """A text of 100,000 characters without a space takes a fraction of a second; by the square, minutes."""
+    """100,000 characters without a space take a fraction of a second; in quadratic time they would take minutes."""
     text = chunk * (100_000 // len(chunk))
     start = time.process_time()
     for end in ("", "x"):

@@ -1,4 +1,4 @@
-"""Checkpoints are whole or not there; what is damaged is not taken; reading one runs no code."""
+"""Checkpoints are complete or absent; damaged ones are skipped; reading one executes no code."""
 
 import errno
 import hashlib
@@ -54,7 +54,7 @@ def test_of_a_damaged_one_the_one_before_is_taken(folder, damage):
     assert told == []
     damage(path_of(folder, 500))
     assert checkpoints.newest(folder, told.append) == path_of(folder, 50)
-    assert told == [f"{path_of(folder, 500)}: the checkpoint is damaged: the one before it is taken"]
+    assert told == [f"{path_of(folder, 500)}: the checkpoint is damaged: using the previous one"]
     with pytest.raises(ValueError, match="the checkpoint is damaged"):
         load(path_of(folder, 500))
     for step in (5, 50):
@@ -103,7 +103,7 @@ def test_loading_runs_no_code(tmp_path):
     content = b"beamtree checkpoint 2\n" + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload
     path = path_of(tmp_path, 1)
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="it is no checkpoint that this version can read"):
+    with pytest.raises(ValueError, match="it is not a checkpoint that this version can read"):
         load(path)
     assert not (tmp_path / "harm").exists()
 
@@ -115,7 +115,7 @@ def draw() -> list[float]:
 def test_random_numbers_go_on_after_a_checkpoint(tmp_path):
     cpu = torch.device("cpu")
     checkpoints.seed_all(7)
-    np.random.randn()  # draws two, of which the second one waits
+    np.random.randn()  # samples two values and caches the second
     save(path_of(tmp_path, 1), {"random": checkpoints.random_state(cpu)})
     expected = draw()
     assert draw() != expected

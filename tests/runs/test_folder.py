@@ -73,7 +73,7 @@ def test_the_message_about_a_long_value_is_short(folder):
 
 @pytest.fixture
 def own_data(tmp_path, monkeypatch):
-    """Makes data of one split from the lines of a table."""
+    """Creates data with one split from the lines of a table."""
     monkeypatch.setenv("BEAMTREE_CACHE", str(tmp_path / "cache"))
 
     def make(*lines):

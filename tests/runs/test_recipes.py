@@ -1,4 +1,4 @@
-"""Recipes: every one of them loads and builds with every encoder, and has the figures of the paper."""
+"""Recipes: all of them can be loaded for every encoder, which is built, and have the values of the paper."""
 
 import re
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ EVERY_RECIPE = pytest.mark.parametrize("recipe", recipes.names())
 
 @contextmanager
 def with_encoder(name: str) -> Iterator[None]:
-    """Whatever goes wrong inside is reported with the encoder that it went wrong with."""
+    """Report a failure together with the encoder."""
     try:
         yield
     except Exception as error:
@@ -38,14 +38,14 @@ def with_encoder(name: str) -> Iterator[None]:
 
 @pytest.fixture
 def all_encoders(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if all that recipes name were there already."""
+    """As if all encoders in recipes existed."""
     monkeypatch.setattr(recipes, "existing", lambda: list(ENCODERS))
     monkeypatch.setattr(recipes, "make_encoder", lambda name, **options: None)
 
 
 @pytest.fixture(scope="module")
 def mine(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A file of one's own."""
+    """A data file of the user."""
     path = tmp_path_factory.mktemp("mine") / "reviews.tsv"
     path.write_text("good\tyes\nbad\tno\n")
     return str(path)
@@ -121,7 +121,7 @@ def test_the_encoders_of_a_file_are_those_of_the_paper_in_its_order(recipe: str,
     named = list(recipes._read(recipe)["encoders"])
     found = [encoder for encoder in named if encoder != "ndr"]
     assert found == [encoder for encoder in ENCODERS if encoder in found]
-    # NDR is tried on depth alone, and gold trees are there for formal languages alone.
+    # NDR is only evaluated on depth generalisation, and only formal languages have gold trees.
     assert set(beamtree.encoders()) - {"ndr", "gold-tree-grc"} <= set(found)
     if recipe == GENERIC:
         assert set(beamtree.encoders()) <= set(named)
@@ -135,7 +135,7 @@ def test_every_recipe_has_a_line_about_it_and_begins_with_bt_grc(recipe: str, mi
     assert recipes.default_encoder(recipe) == settings.encoder.name == "bt-grc"
 
 
-# dim; dropout, on words, in a GRC; clip; epochs; patience; what selects; bucket factor.
+# dim; dropout, on word vectors, in a GRC; clip; epochs; patience; selection metric; bucket factor.
 FIGURES: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(
         ("listops", "listops-original", "listops-dg", "listops-dg1", "listops-dg2"),
@@ -164,7 +164,7 @@ def test_the_settings_are_the_paper_s(recipe: str, figures: tuple[Any, ...]) -> 
     assert (settings.data.vectors is None) == recipe.startswith(("listops", "logic"))
 
 
-# Micro-batches that are smaller than the batch, from the published code; ebt-grc, which it has not, follows bt-grc.
+# Micro-batches smaller than the batch, from the published code; ebt-grc, which is not in it, is like bt-grc.
 MICRO_BATCHES = {
     "listops": {"cyk-grc": 16, "bt-grc-onesoft": 64, "bt-grc-soft": 64},
     "logic": {},
@@ -214,7 +214,7 @@ def test_what_single_encoders_have_otherwise(all_encoders: None) -> None:
         assert (each.model.dim, each.model.hidden, each.training.batch_size) == (512, 128, 512)
         assert (each.optimizer.name, each.optimizer.lr, each.optimizer.weight_decay) == ("adamw", 2e-4, 0.09)
         assert each.training.plateau_factor is None
-        assert each.training.patience >= each.training.max_epochs  # it never ends early
+        assert each.training.patience >= each.training.max_epochs  # no early stopping
 
 
 def test_the_options_of_a_task_are_written_out_and_its_splits_by_their_names() -> None:
@@ -249,8 +249,8 @@ def test_changes_are_read_as_in_yaml() -> None:
         (["=3"], "--set =3: it must be key=value, as in optimizer.lr=5e-4"),
         (["seed=1", "seed=2"], "--set seed=2: seed is set twice"),
         (["a={b"], "--set a={b, line 1: expected"),
-        (["a={b: 1, b: 2}"], "--set a={b: 1, b: 2}, line 1: b is there twice"),
-        (["a=\0"], "--set a=\0: it is no YAML"),
+        (["a={b: 1, b: 2}"], "--set a={b: 1, b: 2}, line 1: duplicate key b"),
+        (["a=\0"], "--set a=\0: it is not YAML"),
         (["a=2024-13-13"], "--set a=2024-13-13: it cannot be read (month must be in 1..12)"),
         (["a=" + "9" * 5000], f"--set a={'9' * 57}…: it cannot be read (Exceeds the limit"),
         (["a=" + "[" * 9999], "--set a=["),
@@ -282,17 +282,17 @@ def test_a_change_that_cannot_be_read_is_refused(texts: list[str], message: str)
         ({"changes": {"data.options.sed": 1}}, "listops: unknown option 'sed' (did you mean 'seed'?)"),
         ({"changes": {"data.tests": "900-100"}}, "listops: unknown split '900-100' (did you mean '900-1000'?)"),
         ({"changes": {"data.task": "listop"}}, "data.task: unknown task 'listop' (did you mean 'listops'?)"),
-        ({"changes": {"data.task": 3}}, "listops: data.task is 3: it must be a word"),
+        ({"changes": {"data.task": 3}}, "listops: data.task is 3: it must be a non-empty string"),
         ({"task": "listop"}, "data.task: unknown task 'listop' (did you mean 'listops'?)"),
         ({"task": "nowhere.tsv"}, "data.task: unknown task 'nowhere.tsv'; known: listops, "),
-        ({"task": ""}, "listops: data.task is '': it must be a word"),
+        ({"task": ""}, "listops: data.task is '': it must be a non-empty string"),
         ({"task": "sst5", "changes": {"data.task": "sst2"}}, "data.task is given twice, as 'sst5' and 'sst2'"),
         (
             {"recipe": "text"},
-            "the recipe text has no data of its own: give a file, as in 'beamtree train reviews.tsv', or --data",
+            "the recipe text has no data: give a file, as in 'beamtree train reviews.tsv', or --data",
         ),
-        ({"changes": {"seed": 1}}, "seed is not changed like other settings: use --seed"),
-        ({"changes": {"encoder.name": "bt-lstm"}}, "encoder.name is not changed like other settings: use --encoder"),
+        ({"changes": {"seed": 1}}, "seed cannot be changed in this way: use --seed"),
+        ({"changes": {"encoder.name": "bt-lstm"}}, "encoder.name cannot be changed in this way: use --encoder"),
     ],
 )
 @pytest.mark.usefixtures("shape_checks_off")
@@ -309,7 +309,7 @@ def test_an_encoder_that_is_yet_to_come_is_called_so(monkeypatch: pytest.MonkeyP
         recipes.load("listops", "crvnn")
 
 
-# What a recipe has for its own task alone: options, tests, vectors, and tests of single encoders.
+# Settings of a recipe that depend on its task: options, tests, vectors, and tests of single encoders.
 RESET = [
     ("listops-tiny", "bt-grc"),
     ("sst5", "bt-grc"),
@@ -342,7 +342,7 @@ def test_what_is_given_with_the_data_stays(mine: str, tmp_path: Path) -> None:
         "model: {dim: 300}\n",
     )
     assert recipes.load(path, "cyk-grc") == expected.change({"recipe": "own"})
-    # An encoder of its own file has the last word, and a file that is like it inherits nothing of it.
+    # The overrides of an encoder have priority, and a new task drops them.
     own(tmp_path, "like: own.yaml\nencoders: {cyk-grc: {data: {tests: [other]}}}\n", "child.yaml")
     child = str(tmp_path / "child.yaml")
     assert recipes.load(child, "cyk-grc").data == expected.change({"data.tests": ["other"]}).data
@@ -390,7 +390,7 @@ def test_the_recipe_for_any_data_keeps_what_it_says_of_data(mine: str, tmp_path:
     path = own(tmp_path, "like: text\ndata: {options: {tokenizer: spaces}, tests: [test]}\n")
     data = recipes.load(path, task=mine).data
     assert (data.task, data.options, data.tests) == (mine, {**DIVIDED, "tokenizer": "spaces"}, ("test",))
-    with pytest.raises(ValueError, match=r"own.yaml has no data of its own"):
+    with pytest.raises(ValueError, match=r"own.yaml has no data"):
         recipes.load(path)
     emptied = own(tmp_path, "like: imdb\ndata: {task: null}\n", "emptied.yaml")
     data = recipes.load(emptied, task=mine).data
@@ -401,7 +401,7 @@ def test_the_options_of_one_s_own_data_are_written_out_too(mine: str, tmp_path: 
     assert recipes.load("text", task=mine, changes={"data.options.dev": 0.2}).data.options == {**DIVIDED, "dev": 0.2}
     for split in ("train", "dev", "test"):
         (tmp_path / f"{split}.tsv").write_text("good\tyes\nbad\tno\n")
-    assert recipes.load("text", task=tmp_path).data.options == {"tokenizer": "words"}  # nothing has to be divided
+    assert recipes.load("text", task=tmp_path).data.options == {"tokenizer": "words"}  # no split has to be held out
     with pytest.raises(ValueError, match=r"^reviews-tsv: unknown option 'tokeniser' \(did you mean 'tokenizer'\?\)"):
         recipes.load("text", task=mine, changes={"data.options.tokeniser": "spaces"})
 
@@ -424,7 +424,7 @@ def test_one_s_own_data_is_known_by_its_absolute_path(tmp_path: Path, monkeypatc
     }.items():
         assert recipes.load("text", task=text).data.task == str(found)
         assert recipes.load("text", changes={"data.task": text}).data.task == str(found)
-    assert recipes.load("listops", task="listops").data.task == "listops"  # a task's name, though a folder has it too
+    assert recipes.load("listops", task="listops").data.task == "listops"  # a task, though a folder has this name too
     for text, found in {
         "both.tsv": here / "both.tsv",  # the current folder comes first
         "mine.tsv": beside / "mine.tsv",
@@ -434,7 +434,7 @@ def test_one_s_own_data_is_known_by_its_absolute_path(tmp_path: Path, monkeypatc
         path = own(beside, f"like: text\ndata: {{task: {text}}}\n")
         assert recipes.load(path).data.task == str(found)
         (tmp_path / "child").mkdir(exist_ok=True)
-        child = own(tmp_path / "child", "like: ../beside/own.yaml\n")  # a path is of the file that it stands in
+        child = own(tmp_path / "child", "like: ../beside/own.yaml\n")  # a path is relative to the file that contains it
         assert recipes.load(child).data.task == str(found)
     path = own(beside, "like: text\ndata: {task: nowhere.tsv}\n")
     with pytest.raises(ValueError, match=r"^data.task: unknown task 'nowhere.tsv'; known: "):
@@ -465,17 +465,17 @@ def test_one_s_own_recipe_has_only_what_differs(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("like: listop\n", "unknown recipe 'listop' (did you mean 'listops'?)"),
-        ("like: own.yaml\n", "own.yaml is like itself: own.yaml → own.yaml"),
+        ("like: own.yaml\n", "own.yaml extends itself: own.yaml → own.yaml"),
         ("about: x\n", "own.yaml: encoder is missing"),
         ("like: listops\nmodle: {dim: 8}\n", "own.yaml: unknown key 'modle' (did you mean 'model'?)"),
         ("like: listops\nmodel: {dmi: 8}\n", "own.yaml: unknown setting 'model.dmi' (did you mean 'model.dim'?)"),
-        ('like: listops\ndata: {task: ""}\n', "own.yaml: data.task is '': it must be a word"),
-        ("like: listops\nmodel: 8\n", "own.yaml: model is 8: it must be settings by their names"),
+        ('like: listops\ndata: {task: ""}\n', "own.yaml: data.task is '': it must be a non-empty string"),
+        ("like: listops\nmodel: 8\n", "own.yaml: model is 8: it must be a mapping of settings"),
         ("like: listops\nmodel: {dim: 5e-4}\n", "own.yaml: model.dim is 0.0005: it must be an integer of at least 1"),
-        ("like: listops\nencoders: [bt-grc]\n", "own.yaml: encoders is ['bt-grc']: it must be settings by their names"),
+        ("like: listops\nencoders: [bt-grc]\n", "own.yaml: encoders is ['bt-grc']: it must be a mapping of settings"),
         (
             "like: listops\nencoders: {bt-grc: 5}\n",
-            "own.yaml: encoders.bt-grc is 5: it must be settings by their names",
+            "own.yaml: encoders.bt-grc is 5: it must be a mapping of settings",
         ),
         (
             "like: listops\nencoders: {bt-grc: {option: {}}}\n",
@@ -483,7 +483,7 @@ def test_one_s_own_recipe_has_only_what_differs(tmp_path: Path) -> None:
         ),
         ("like: listops\nencoder: bt-gcr\n", "own.yaml: unknown encoder 'bt-gcr' (did you mean 'bt-grc'?)"),
         ("like: listops\nencoder: null\n", "own.yaml: encoder is None: it must be text"),
-        ("model: {dim: 8}\nmodel: {dim: 9}\n", "own.yaml, line 1: model is there twice"),
+        ("model: {dim: 8}\nmodel: {dim: 9}\n", "own.yaml, line 1: duplicate key model"),
         ("a: b: c\n", "own.yaml, line 1: "),
         ("- a\n", "own.yaml: it must have the keys like, about, "),
         ("", "own.yaml: it must have the keys like, about, "),
@@ -492,7 +492,7 @@ def test_one_s_own_recipe_has_only_what_differs(tmp_path: Path) -> None:
         ("like: listops\nmodel: {1: 8}\n", "own.yaml: unknown setting 'model.1' (did you mean 'model.dim'?); known: "),
         (
             "like: listops\nencoders: {bt-grc: {data: 5}}\n",
-            "own.yaml: encoders.bt-grc.data is 5: it must be settings by their names",
+            "own.yaml: encoders.bt-grc.data is 5: it must be a mapping of settings",
         ),
         ("like: listops\nseed: 0x" + "f" * 9999, "own.yaml: unknown key 'seed'; known: "),
         ("like: listops\n? 0x" + "f" * 9999 + "\n: 1\n", "own.yaml: unknown key 'an integer of 39996 bits'; known: "),
@@ -511,7 +511,7 @@ def test_what_is_wrong_with_one_s_own_recipe_is_said_in_one_line(
 
 
 def nested(first: str, pattern: str, levels: int) -> str:
-    """Short YAML of a value that would be endless if it were written out."""
+    """Short YAML of a value that would be huge if it were written out."""
     anchors = [f"&a0 {first}", *(f"&a{level} {pattern.replace('*', f'*a{level - 1}')}" for level in range(1, levels))]
     return "[" + ", ".join(anchors) + "]"
 

@@ -1,4 +1,4 @@
-"""Settings: what they accept, what they refuse and how they say so, and that nothing is lost on the way to a file."""
+"""Settings: valid and invalid values, error messages, and lossless storage in a file."""
 
 import json
 import pickle
@@ -214,15 +214,15 @@ def test_a_change_is_one_value_in_its_own_type(settings: Settings, key: str, giv
         ("training.select", "los", "one of loss, accuracy"),
         ("training.precision", 16, "one of 32, tf32, bf16"),
         ("optimizer.name", "sgd", "one of ranger, adamw"),
-        ("data.task", 3, "a word"),
-        ("data.task", "", "a word"),
-        ("data.vectors", False, "a word, or null"),
+        ("data.task", 3, "a non-empty string"),
+        ("data.task", "", "a non-empty string"),
+        ("data.vectors", False, "a non-empty string, or null"),
         ("data.tests", [1.5], "a list of names"),
         ("data.tests", ["a", ""], "a list of names"),
         ("data.tests", [True], "a list of names"),
         ("data.tests", {}, "a list of names"),
-        ("data.options", 3, "options by their names"),
-        ("encoder.options", {1: 2}, "options by their names"),
+        ("data.options", 3, "a mapping of options"),
+        ("encoder.options", {1: 2}, "a mapping of options"),
         ("seed", -1, "an integer from 0 to 4294967295"),
         ("seed", 2**32, "an integer from 0 to 4294967295"),
         ("seed", True, "an integer from 0 to 4294967295"),
@@ -242,11 +242,11 @@ def test_a_wrong_value_is_named_with_what_would_be_right(settings: Settings, key
 @pytest.mark.parametrize(
     ("key", "given", "must"),
     [
-        ("encoder.options.beam_size", [5], "true or false, an integer, a number, a word, or null"),
-        ("encoder.options.dropout", float("nan"), "true or false, an integer, a number, a word, or null"),
-        ("data.options.dev", float("inf"), "true or false, an integer, a number, or a word"),
-        ("data.options.seed", None, "true or false, an integer, a number, or a word"),
-        ("data.options.tokenizer", b"words", "true or false, an integer, a number, or a word"),  # YAML has such
+        ("encoder.options.beam_size", [5], "true or false, an integer, a number, a string, or null"),
+        ("encoder.options.dropout", float("nan"), "true or false, an integer, a number, a string, or null"),
+        ("data.options.dev", float("inf"), "true or false, an integer, a number, or a string"),
+        ("data.options.seed", None, "true or false, an integer, a number, or a string"),
+        ("data.options.tokenizer", b"words", "true or false, an integer, a number, or a string"),  # YAML supports bytes
     ],
 )
 def test_an_option_is_a_plain_value(settings: Settings, key: str, given: Any, must: str) -> None:
@@ -255,12 +255,12 @@ def test_an_option_is_a_plain_value(settings: Settings, key: str, given: Any, mu
 
 
 def test_options_that_are_none_are_refused_whatever_is_added(settings: Settings) -> None:
-    with pytest.raises(ValueError, match=r"^encoder.options is 3: it must be options by their names$"):
+    with pytest.raises(ValueError, match=r"^encoder.options is 3: it must be a mapping of options$"):
         settings.change({"encoder.options": 3, "encoder.options.beam_size": 2})
 
 
 def bomb(levels: int = 9) -> Any:
-    """A value of 9 lists whose `repr` has billions of characters, as a small YAML file with aliases can hold."""
+    """A value of 9 lists whose `repr` has billions of characters, as in a small YAML file with aliases."""
     found: Any = "x"
     for _ in range(levels):
         found = [found] * 9
@@ -287,7 +287,7 @@ def test_a_message_is_short_whatever_the_value_is(settings: Settings, given: Any
     document = settings.to_dict()
     for key in (*keys(Settings), "encoder.options.x", "data.options.x", "model"):
         if key in TEXTS if isinstance(given, str) else key in COUNTS and isinstance(given, int) and given > 0:
-            continue  # these take a value of any size
+            continue  # these accept a value of any size
         with pytest.raises(ValueError, match=r"^config.yaml: .") as error:
             Settings.from_dict(_with(document, key, given if "options.x" not in key else [given]))
         assert len(str(error.value)) < 200
@@ -299,7 +299,7 @@ def test_a_message_is_short_whatever_the_value_is(settings: Settings, given: Any
             assert len(str(error.value)) < 200
         with pytest.raises(ValueError, match=r"^unknown setting ") as error:
             settings.change({given: 1})
-        assert len(str(error.value)) < 1000  # it names all settings
+        assert len(str(error.value)) < 1000  # it lists all settings
 
 
 def _with(document: dict[str, Any], key: str, given: Any) -> dict[str, Any]:
@@ -327,7 +327,7 @@ def test_values_are_checked_however_an_object_is_made(settings: Settings) -> Non
         replace(settings.training, clip=-1)
     with pytest.raises(ValueError, match=r"^unknown setting 'training.clpi' \(did you mean 'training.clip'\?\)"):
         replace(settings.training, clpi=1)
-    with pytest.raises(ValueError, match=r"^model is DataSettings\(.*: it must be settings by their names$"):
+    with pytest.raises(ValueError, match=r"^model is DataSettings\(.*: it must be a mapping of settings$"):
         replace(settings, model=settings.data)
 
 
@@ -371,7 +371,9 @@ def test_a_key_of_a_file_that_is_not_known_is_named(settings: Settings) -> None:
     document = settings.to_dict()
     with pytest.raises(ValueError, match=r"^config.yaml: unknown setting 'trainings' \(did you mean 'training'\?\)"):
         Settings.from_dict({**document, "trainings": {}})
-    document["training"]["clpi"] = document["training"].pop("clip")  # a key is missing too, which helps less
+    document["training"]["clpi"] = document["training"].pop(
+        "clip"
+    )  # a key is missing too, but that message would be less helpful
     with pytest.raises(ValueError, match=r"'training.clpi' \(did you mean 'training.clip'\?\)"):
         Settings.from_dict(document)
 
@@ -387,14 +389,14 @@ def test_a_key_that_is_no_text_is_unknown(settings: Settings, key: Any) -> None:
 
 @pytest.mark.parametrize("part", [None, 3, [], "x"])
 def test_a_group_that_is_none_is_refused(settings: Settings, part: Any) -> None:
-    message = f"config.yaml: model is {part!r}: it must be settings by their names"
+    message = f"config.yaml: model is {part!r}: it must be a mapping of settings"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         Settings.from_dict({**settings.to_dict(), "model": part})
 
 
 @pytest.mark.usefixtures("shape_checks_off")
 def test_a_file_without_groups_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^config.yaml: it is \[\]: it must be settings by their names$"):
+    with pytest.raises(ValueError, match=r"^config.yaml: it is \[\]: it must be a mapping of settings$"):
         Settings.from_dict([])  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Data: the tasks of the paper, one's own files, and batches of them.
+"""Data: the tasks of the paper, your own files, and batches of samples.
 
 data = beamtree.data.load("sst5")
 vocabulary = data.vocabulary()

@@ -1,11 +1,11 @@
-"""Batches of samples of like length: a compact store of token ids, a sampler that buckets by length, and padding.
+"""Batches of samples of similar length: compact storage of token ids, a sampler that buckets by length, and padding.
 
     batches = Batches(tokens, labels)
     buckets = Buckets(batches.lengths, max_samples=128, seed=0)
     loader = DataLoader(batches, batch_size=None, sampler=buckets)
 
-The sampler alone decides what is in a batch, and it runs in the main process, so the number of workers changes
-nothing; nor is one needed, as sending a batch between processes takes longer than padding it. Call
+The sampler alone determines the batches, and it runs in the main process, so they do not depend on the number of
+workers. Workers are not needed: sending a batch between processes takes longer than padding it. Call
 `buckets.set_epoch(epoch)` before each epoch.
 """
 
@@ -28,13 +28,13 @@ from beamtree.utils.checks import check_flag, check_integer
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
-    """Sequences of token ids, end to end in one array: sample i is `flat[offsets[i]:offsets[i + 1]]`.
+    """Sequences of token ids, concatenated in one array: sample i is `flat[offsets[i]:offsets[i + 1]]`.
 
     Both arrays may be memory-mapped: a batch then reads only its own samples from disk.
 
     Attributes:
         flat: token ids of all samples, (T,).
-        offsets: where each sample begins, and where the last one ends, (S + 1,).
+        offsets: start of each sample, and the end of the last one, (S + 1,).
 
     Examples:
         >>> texts = beamtree.data.Ragged.from_sequences([[3, 4, 5], [6, 7]])
@@ -48,7 +48,7 @@ class Ragged:
     def __post_init__(self) -> None:
         for name, array in (("flat", self.flat), ("offsets", self.offsets)):
             if array.ndim != 1 or array.dtype.kind not in "iu":
-                raise ValueError(f"{name} is {array.dtype} of shape {array.shape}: it must be one row of integers")
+                raise ValueError(f"{name} is {array.dtype} of shape {array.shape}: it must be a 1-D array of integers")
         if not len(self.offsets) or self.offsets[0] != 0 or self.offsets[-1] != len(self.flat):
             raise ValueError(f"offsets must run from 0 to {len(self.flat)}, the length of flat")
         if (self.lengths < 0).any():
@@ -57,11 +57,11 @@ class Ragged:
 
     @classmethod
     def from_sequences(cls, sequences: Iterable[Sequence[int]], dtype: DTypeLike = np.int32) -> "Ragged":
-        """Create it from sequences of ids.
+        """Create an instance from sequences of ids.
 
         Args:
             sequences: the ids of each sample.
-            dtype: type of the ids in the array.
+            dtype: dtype of `flat`.
 
         Returns:
             The sequences in one array.
@@ -81,14 +81,14 @@ class Ragged:
 
     def __getitem__(self, index: int) -> Integer[np.ndarray, "N"]:
         if not -len(self) <= index < len(self):
-            raise IndexError(f"sample {index} of {len(self)}")
+            raise IndexError(f"index {index} is out of range for {len(self)} samples")
         index %= len(self)
         return self.flat[self.offsets[index] : self.offsets[index + 1]]
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Samples padded on the right. Both sides of pairs have one width, so they can be encoded as one batch of 2B.
+    """Samples padded on the right. Both sides of pairs have the same width, so they can be encoded as one batch of 2B.
 
     Attributes:
         tokens: token ids, (B, N).
@@ -97,7 +97,7 @@ class Batch:
         indices: indices of the samples in the data, (B,).
         second_tokens: token ids of the second texts of pairs, (B, N), or None.
         second_lengths: their lengths, (B,), or None.
-        trees: gold trees, if they were requested; for pairs those of all first texts, then those of all second ones.
+        trees: gold trees, if requested; for pairs, those of all first texts, then those of all second texts.
 
     Examples:
         >>> texts = beamtree.data.Ragged.from_sequences([[3, 4, 5], [6, 7]])
@@ -144,19 +144,20 @@ class Batch:
 
 
 class Buckets(Sampler[np.ndarray]):
-    """Yields batches, each an array of indices; all samples of a batch are of like length.
+    """Sampler of batches, each an array of indices of samples of similar length.
 
-    The samples are shuffled and cut into buckets of `bucket_factor` × `max_samples`. A bucket is sorted by length and
-    cut into batches of at most `max_samples` samples and, where `max_tokens_squared` is given, of at most that many
-    batch size × longest²; one sample that is over the budget by itself is a batch by itself. Then the order of the
-    batches is shuffled. For pairs the lengths are those of `Batches.lengths`.
+    The samples are shuffled and divided into buckets of `bucket_factor` × `max_samples`. Each bucket is sorted by
+    length and divided into batches of at most `max_samples` samples. With `max_tokens_squared`, batch size × longest²
+    does not exceed that value either; a single sample that exceeds it is a batch by itself. Finally, the order of the
+    batches is shuffled. For pairs, use the lengths of `Batches.lengths`.
 
-    All of it follows from `seed` and epoch. Each of `world_size` ranks gets its part of the same batches: every sample
-    is in one batch of one rank, and all ranks have equally many batches, so that they meet in every collective
-    operation. Where the number of batches is not divisible, the largest are halved. Only where nearly every batch is
-    a single sample can that fail; then the shortest neighbours are joined instead, the one case that exceeds a limit.
+    The batches depend only on `seed` and the epoch. They are distributed over `world_size` ranks: every sample is in
+    one batch of one rank, and all ranks have the same number of batches, so collective operations stay in step. If the
+    number of batches is not divisible by `world_size`, the largest are halved. If there are too few samples for that,
+    because nearly every batch is a single sample, the shortest neighbours are joined instead. This is the only case in
+    which a batch can exceed a limit.
 
-    Under a token budget `len()` may differ from epoch to epoch.
+    With `max_tokens_squared`, `len()` may differ between epochs.
 
     Args:
         lengths: length of each sample, (S,).
@@ -167,8 +168,8 @@ class Buckets(Sampler[np.ndarray]):
         seed: seed of the order.
         rank: index of this process.
         world_size: number of processes that share the batches.
-        drop_last: whether to leave out the samples that would not fill a batch of `max_samples` on every rank; others
-            each epoch.
+        drop_last: whether to drop the samples that would not fill a batch of `max_samples` on every rank; with
+            `shuffle`, different ones in each epoch.
 
     Examples:
         >>> buckets = beamtree.data.Buckets([3, 9, 4, 8], max_samples=2, shuffle=False)
@@ -219,10 +220,10 @@ class Buckets(Sampler[np.ndarray]):
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw another order. Call this before each epoch.
+        """Set the epoch, which determines the order. Call this before each epoch.
 
         Args:
-            epoch: number of the epoch.
+            epoch: index of the epoch.
         """
         check_integer("epoch", epoch, at_least=0)
         self._epoch = epoch
@@ -235,7 +236,7 @@ class Buckets(Sampler[np.ndarray]):
         return iter(self._plan())
 
     def _plan(self) -> list[np.ndarray]:
-        """The batches of this rank in this epoch, made once and kept, since `len()` needs them too."""
+        """The batches of this rank in this epoch, cached because `len()` needs them too."""
         if self._batches is None:
             rng = np.random.default_rng((self.seed, self._epoch))
             count = len(self.lengths)
@@ -246,17 +247,17 @@ class Buckets(Sampler[np.ndarray]):
             order = order[np.lexsort((self.lengths[order], bucket))]
             lengths = self.lengths[order]
             cuts = self._divisible(self._cut(lengths), lengths)
-            turns = rng.permutation(len(cuts) - 1) if self.shuffle else np.arange(len(cuts) - 1)
-            own = turns[self.rank :: self.world_size]
-            begin, end = cuts[own].tolist(), cuts[own + 1].tolist()
+            batch_order = rng.permutation(len(cuts) - 1) if self.shuffle else np.arange(len(cuts) - 1)
+            assigned = batch_order[self.rank :: self.world_size]
+            begin, end = cuts[assigned].tolist(), cuts[assigned + 1].tolist()
             self._batches = [order[b:e] for b, e in zip(begin, end, strict=True)]
         return self._batches
 
     def _cut(self, lengths: Int[np.ndarray, "S"]) -> Int[np.ndarray, "cuts"]:
-        """Where batches begin and end: [0, …, S]."""
+        """The boundaries of the batches: [0, …, S]."""
         budget = float("inf") if self.max_tokens_squared is None else self.max_tokens_squared
         cuts, begin = [0], 0
-        # On Python integers: 10 ms for 80,000 samples, whatever the limits, and no overflow.
+        # Python integers do not overflow, and the loop takes only 10 ms for 80,000 samples.
         for position, length in enumerate(lengths.tolist()):
             size = position + 1 - begin  # with this sample, the longest so far
             full = size > self.max_samples or size * length * length > budget or position % self.bucket_size == 0
@@ -266,7 +267,7 @@ class Buckets(Sampler[np.ndarray]):
         return np.array([*cuts, len(lengths)])
 
     def _divisible(self, cuts: Int[np.ndarray, "cuts"], lengths: Int[np.ndarray, "S"]) -> Int[np.ndarray, "new_cuts"]:
-        """More cuts, so that the batches can be shared equally; fewer, where there are not enough samples for more."""
+        """Add cuts until `world_size` divides the number of batches, or remove some if there are too few samples."""
         wanted = -(-(len(cuts) - 1) // self.world_size) * self.world_size
         if wanted > len(lengths):
             wanted = len(lengths) // self.world_size * self.world_size
@@ -288,8 +289,8 @@ class Batches(Dataset[Batch]):
         tokens: token ids of the texts.
         labels: index of the label of each sample, (S,), or None.
         second: token ids of the second texts of pairs, or None.
-        pad: id of the padding.
-        trees: returns the gold trees of a sample, one for each side; None: batches have no trees.
+        pad: id of padding.
+        trees: function from the index of a sample to its gold trees, one for each side; None: batches have no trees.
 
     Examples:
         >>> texts = beamtree.data.Ragged.from_sequences([[3, 4, 5], [6, 7]])
@@ -307,9 +308,11 @@ class Batches(Dataset[Batch]):
     ) -> None:
         for name, side in (("tokens", tokens), ("second", second)):
             if side is not None and len(side) != len(tokens):
-                raise ValueError(f"{name} has {len(side)} samples and tokens {len(tokens)}: a pair has two sides")
+                raise ValueError(f"{name} has {len(side)} samples and tokens has {len(tokens)}: they must be equal")
             if side is not None and not side.lengths.all():
-                raise ValueError(f"sample {int(side.lengths.argmin())} of {name} is empty: it has nothing to encode")
+                raise ValueError(
+                    f"sample {int(side.lengths.argmin())} of {name} is empty: it must have at least one token"
+                )
         self.labels = None if labels is None else np.asarray(labels)
         if self.labels is not None and (self.labels.shape != (len(tokens),) or self.labels.dtype.kind not in "iu"):
             raise ValueError(
@@ -323,7 +326,7 @@ class Batches(Dataset[Batch]):
 
     @property
     def lengths(self) -> Int[np.ndarray, "S"]:
-        """What `Buckets` sorts by: the number of tokens; for pairs of both sides and a separator."""
+        """The lengths that `Buckets` sorts by: numbers of tokens; for pairs, of both sides and a separator."""
         return self.tokens.lengths if self.second is None else self.tokens.lengths + self.second.lengths + 1
 
     def __getitem__(self, indices: Sequence[int] | Integer[np.ndarray, "B"]) -> Batch:
@@ -342,10 +345,10 @@ def collate(
     labels: Integer[np.ndarray, "S"] | None = None,
     second: Ragged | None = None,
 ) -> Batch:
-    """The samples of these indices, padded on the right with `pad` to the longest of them."""
-    rows = np.array(indices)  # a copy: the batch's owner may change it, the sampler's array must stay
+    """The samples at these indices, padded on the right with `pad` to the longest of them."""
+    rows = np.array(indices)  # a copy: the batch may be modified, but the sampler's array must not be
     if rows.ndim != 1 or not rows.size or rows.dtype.kind not in "iu":
-        raise ValueError(f"indices is {indices!r}: it must be a list or an array of at least one sample's index")
+        raise ValueError(f"indices is {indices!r}: it must be a non-empty list or array of sample indices")
     if rows.min() < 0 or rows.max() >= len(tokens):
         wrong = rows[(rows < 0) | (rows >= len(tokens))][0]
         raise IndexError(f"sample {wrong} of {len(tokens)}: indices must be between 0 and {len(tokens) - 1}")
@@ -379,7 +382,7 @@ def _checked_lengths(lengths: np.ndarray) -> np.ndarray:
     if lengths.size == 0:
         raise ValueError("lengths is empty: there are no samples to batch")
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
-        raise ValueError(f"lengths is {lengths.dtype} of shape {lengths.shape}: it must be one row of integers")
+        raise ValueError(f"lengths is {lengths.dtype} of shape {lengths.shape}: it must be a 1-D array of integers")
     if lengths.min() < 1:
         raise ValueError(f"lengths[{lengths.argmin()}] is {lengths.min()}: every sample needs at least one token")
     return lengths.astype(np.int64)

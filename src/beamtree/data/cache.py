@@ -1,11 +1,11 @@
-"""Prepared data, made once and kept: arrays that are memory-mapped, so that opening them takes milliseconds.
+"""Cache of prepared data: arrays on disk that are memory-mapped, so opening them takes milliseconds.
 
     prepared = stored("imdb", {"split": "train", "max_length": 200}, make)
     prepared.arrays["tokens"], prepared.about["labels"]
 
-An entry is a folder `prepared/<name>-<key>` of the cache, its key drawn from the parameters. It is written beside its
-place and renamed into it, so it is there as a whole or not at all. A lock lets one process prepare it while the others
-wait; where the system has no locks they all prepare it, and the first to finish is read by all.
+An entry is a folder `prepared/<name>-<key>` of the cache; the key is a hash of the parameters. It is written under a
+temporary name and renamed, so an entry is either complete or absent. A lock lets one process prepare an entry while
+the others wait. On a system without locks all of them prepare it, and all read the entry of the first to finish.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ import numpy as np
 
 from beamtree.utils.locks import locked
 
-_FORMAT = 1  # part of every key: a new layout makes all entries anew
+_FORMAT = 1  # part of every key: a new value invalidates all entries
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_FORGOTTEN = 24 * 3600  # seconds after which a temporary folder without a lock to ask is nobody's any more
+_STALE_AFTER = 24 * 3600  # seconds after which a temporary folder is stale, on a system without locks
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Arrays by name, and what else is to be known of them: anything that JSON can hold."""
+    """Arrays by name, and metadata in types of JSON."""
 
     arrays: dict[str, np.ndarray]
     about: dict[str, Any]
@@ -41,7 +41,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Entry:
-    """One prepared data set in the cache; of a damaged one the parameters are not known."""
+    """An entry of the cache; `parameters` is None if it is damaged."""
 
     name: str
     path: Path
@@ -50,18 +50,18 @@ class Entry:
 
 
 def cache_folder() -> Path:
-    """BEAMTREE_CACHE where it is set, else `beamtree` in the user's folder for caches."""
-    if own := os.environ.get("BEAMTREE_CACHE"):
-        return Path(own).expanduser()
+    """The folder in BEAMTREE_CACHE if that is set, otherwise `beamtree` in the user's cache folder."""
+    if configured := os.environ.get("BEAMTREE_CACHE"):
+        return Path(configured).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "beamtree"
 
 
 def stored(
     name: str, parameters: Mapping[str, Any], make: Callable[[], Prepared], folder: str | os.PathLike[str] | None = None
 ) -> Prepared:
-    """The entry of these parameters, opened read-only; where there is none, or a damaged one, `make` is called first.
+    """Open the entry of these parameters read-only. If it is missing or damaged, it is first created by `make`.
 
-    `folder` stands for `cache_folder()`. Equal parameters in another order are the same entry.
+    `folder` is by default `cache_folder()`. The order of the parameters does not matter.
     """
     path = _prepared(folder) / f"{_checked('name', name)}-{_key(name, parameters)}"
     if (found := _opened(path)) is not None:
@@ -71,18 +71,18 @@ def stored(
         _sweep(path.parent)
     with locked(_lock(path)):
         if (found := _opened(path)) is not None:
-            return found  # made by the process that we waited for
+            return found  # created by the process that held the lock
         prepared = make()
         for array in prepared.arrays:
             _checked("the name of an array", array)
         with _storing(path.parent):
             _write(path, name, parameters, prepared)
     found = _opened(path)
-    return prepared if found is None else found  # it may have been removed again in between
+    return prepared if found is None else found  # it may have been removed in the meantime
 
 
 def entries(folder: str | os.PathLike[str] | None = None) -> list[Entry]:
-    """All entries, by name."""
+    """List all entries, sorted by name."""
     found = []
     for path in sorted(_prepared(folder).glob("[!.]*-*/")):
         size = sum(file.stat().st_size for file in path.iterdir())
@@ -93,7 +93,7 @@ def entries(folder: str | os.PathLike[str] | None = None) -> list[Entry]:
 
 
 def remove(entry: Entry) -> None:
-    """Remove an entry; who has it open keeps what it has."""
+    """Remove an entry. Processes that have it open can still read it."""
     with _storing(entry.path.parent):
         _discard(entry.path)
 
@@ -107,7 +107,7 @@ def _temporary(path: Path) -> Path:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what killed processes left behind: temporary folders, and locks, of entries that nobody is preparing."""
+    """Remove temporary folders and locks that killed processes left behind."""
     left: dict[Path, list[Path]] = {lock: [] for lock in folder.glob(".*.lock")}
     for temporary in folder.glob(".*.tmp"):
         entry = temporary.name[1:].rsplit(".", 2)[0]
@@ -115,13 +115,13 @@ def _sweep(folder: Path) -> None:
     for lock, temporaries in left.items():
         with contextlib.suppress(BlockingIOError), locked(lock, wait=False) as held:
             for temporary in temporaries:
-                with contextlib.suppress(FileNotFoundError):  # another process may be sweeping too
-                    if held or time.time() - temporary.stat().st_mtime > _FORGOTTEN:
+                with contextlib.suppress(FileNotFoundError):  # another process may be removing it, too
+                    if held or time.time() - temporary.stat().st_mtime > _STALE_AFTER:
                         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _discard(path: Path) -> None:
-    """Remove an entry in one step, so that nobody sees a part of it."""
+    """Remove an entry atomically, so that no process sees a part of it."""
     aside = _temporary(path)
     with contextlib.suppress(FileNotFoundError):
         os.rename(path, aside)
@@ -142,7 +142,7 @@ def _write(path: Path, name: str, parameters: Mapping[str, Any], prepared: Prepa
             _to_disk(file)
         _put(temporary, path)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)  # where it is still there
+        shutil.rmtree(temporary, ignore_errors=True)  # if it was not renamed
 
 
 def _write_array(path: Path, array: np.ndarray) -> int:
@@ -153,13 +153,13 @@ def _write_array(path: Path, array: np.ndarray) -> int:
 
 
 def _to_disk(file: BinaryIO) -> None:
-    """A rename may otherwise outlive a power cut that the data does not."""
+    """Flush to disk; otherwise the rename could survive a power failure without the data."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def _put(temporary: Path, path: Path) -> None:
-    """Rename into place, unless a whole entry is there already; a damaged one makes way."""
+    """Rename into place, unless there is already a complete entry. A damaged one is replaced."""
     for _ in range(2):
         try:
             os.rename(temporary, path)
@@ -174,7 +174,7 @@ def _put(temporary: Path, path: Path) -> None:
 
 
 def _described(path: Path) -> dict[str, Any] | None:
-    """What the entry's about.json says, or None where it is missing or damaged."""
+    """The content of the entry's about.json, or None if it is missing or damaged."""
     try:
         document = json.loads((path / "about.json").read_bytes())
         whole = all(isinstance(document[key], dict) for key in ("parameters", "arrays", "about"))
@@ -184,7 +184,7 @@ def _described(path: Path) -> dict[str, Any] | None:
 
 
 def _opened(path: Path) -> Prepared | None:
-    """The entry, or None where it is missing or damaged."""
+    """The entry, or None if it is missing or damaged."""
     document = _described(path)
     if document is None:
         return None
@@ -194,7 +194,7 @@ def _opened(path: Path) -> Prepared | None:
             file = path / f"{key}.npy"
             if file.stat().st_size != expected["bytes"]:
                 return None
-            # Not every numpy can map an array without elements.
+            # Some versions of NumPy cannot memory-map an empty array.
             array = np.load(file, mmap_mode=None if 0 in expected["shape"] else "r", allow_pickle=False)
             if str(array.dtype) != expected["dtype"] or list(array.shape) != expected["shape"]:
                 return None
@@ -212,13 +212,15 @@ def _key(name: str, parameters: Mapping[str, Any]) -> str:
     try:
         text = json.dumps([_FORMAT, name, dict(parameters)], sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"the parameters of {name} cannot be a key: {error}") from None
+        raise ValueError(f"the parameters of {name} cannot be part of a key: {error}") from None
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _checked(what: str, name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{what} is {name!r}: it must be letters, digits, '.', '_' and '-', as it names a file")
+        raise ValueError(
+            f"{what} is {name!r}: it must consist of letters, digits, '.', '_' and '-', as it names a file"
+        )
     return name
 
 
@@ -229,6 +231,6 @@ def _storing(folder: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or error
         raise ValueError(
-            f"{folder}: prepared data cannot be kept there ({reason}): "
-            "make room, or name another folder with BEAMTREE_CACHE"
+            f"{folder}: prepared data cannot be stored there ({reason}): "
+            "free some space, or set BEAMTREE_CACHE to another folder"
         ) from None

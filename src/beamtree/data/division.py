@@ -1,9 +1,9 @@
-"""Dividing one set of samples into train, dev and test: stratified by label, the same on every machine.
+"""Divide one set of samples into train, dev and test: stratified by label, and the same on every machine.
 
     divide(labels, keys, {"dev": 0.1, "test": 0.1}, seed=0)    # {"train": [0, 2, …], "dev": [7, …], "test": [1, …]}
 
-A split is drawn by a hash of the seed and of each sample's key (its text), not by the position of the sample: the order
-of the rows does not matter, and a row that is added or removed leaves most others where they were.
+A sample is assigned to a split by a hash of the seed and of its key (the text), not by its position: the order of the
+rows does not matter, and adding or removing a row leaves most of the others in their splits.
 """
 
 import hashlib
@@ -18,21 +18,21 @@ from beamtree.utils.checks import check_integer
 TRAIN, DEV, TEST = "train", "dev", "test"
 DEFAULT_SHARE = 0.1  # of the samples, for dev and for test
 
-Share = float | int  # a fraction of the samples, or a number of them; 0: none
+Share = float | int  # a fraction of the samples, or their number; 0: none
 
-_NAMED = 5  # labels in a message
+_MAX_NAMED = 5  # labels in a message
 
 
 @dataclass(frozen=True)
 class Division:
-    """How splits were made from the samples of one source."""
+    """How the samples of one source were divided into splits."""
 
-    source: str  # in messages
-    splits: tuple[str, ...]  # what it was divided into
+    source: str  # its name in messages
+    splits: tuple[str, ...]
     seed: int
 
     def describe(self, label_counts: Mapping[str, Mapping[str, int]]) -> list[str]:
-        """Lines for a person: the size of each split, and the labels that are missing in some."""
+        """Messages for the user: the size of each split, and the labels that are missing in some splits."""
         sizes = {split: sum(label_counts[split].values()) for split in self.splits}
         shown = ", ".join(f"{split} {size:,}" for split, size in sizes.items())
         lines = [f"{self.source}: {sum(sizes.values()):,} samples divided by label with seed {self.seed}: {shown}"]
@@ -40,27 +40,34 @@ class Division:
             present = {label for other in self.splits for label, count in label_counts[other].items() if count}
             missing = [label for label, count in label_counts[split].items() if not count and label in present]
             if missing:
-                names = ", ".join(map(repr, missing[:_NAMED])) + (", …" if missing[_NAMED:] else "")
+                names = ", ".join(map(repr, missing[:_MAX_NAMED])) + (", …" if missing[_MAX_NAMED:] else "")
                 labels = "1 label has" if len(missing) == 1 else f"{len(missing)} labels have"
                 lines.append(f"{self.source}: {labels} too few samples to be in {split}: {names}")
         return lines
 
 
 def check_share(name: str, share: object) -> None:
-    """A share must be a fraction below 1 or a number of samples."""
-    number = isinstance(share, Real) and not isinstance(share, bool)
-    if not number or not (share >= 0 and (share < 1 or isinstance(share, Integral))):  # type: ignore[operator]
+    """Check that a share is a fraction below 1 or a number of samples."""
+    is_number = isinstance(share, Real) and not isinstance(share, bool)
+    if not is_number or not (share >= 0 and (share < 1 or isinstance(share, Integral))):  # type: ignore[operator]
         raise ValueError(f"{name} is {share!r}: it must be a fraction below 1, such as 0.1, or a number of samples")
 
 
 def divide(labels: Sequence[str], keys: Sequence[str], shares: Mapping[str, Share], seed: int) -> dict[str, list[int]]:
-    """The indices of the samples of each split, in ascending order: "train", and one for each share that is not 0.
-
-    labels, keys: of each sample; samples with equal labels and keys are interchangeable.
+    """Divide samples into "train" and a split for each share that is not 0.
 
     Every label has its share of each split, rounded up or down. A label with enough samples for one in every split is
-    in all of them, even if a split becomes larger by that. Every label is in train, even if a split becomes smaller.
-    The samples of the last share do not depend on the other shares, unless a label has very few samples.
+    in all of them, even if that makes a split larger. Every label is in train, even if that makes a split smaller. The
+    samples of the last share do not depend on the other shares, unless a label has very few samples.
+
+    Args:
+        labels: the label of each sample.
+        keys: the key of each sample. Samples with equal labels and keys are interchangeable.
+        shares: the share of each split except train.
+        seed: seed of the assignment.
+
+    Returns:
+        The indices of the samples of each split, in ascending order.
     """
     check_integer("seed", seed, at_least=0)
     for name, share in shares.items():
@@ -93,7 +100,7 @@ def _size(share: Share, total: int) -> int:
 
 
 def _allocate(totals: Mapping[str, int], sizes: dict[str, int], seed: int) -> dict[str, dict[str, int]]:
-    """How many samples of each label each split gets: the largest remainders are rounded up until the size is reached.
+    """The number of samples of each label in each split. The largest remainders are rounded up to reach the sizes.
 
     totals: the number of samples of each label.
     """
@@ -103,7 +110,7 @@ def _allocate(totals: Mapping[str, int], sizes: dict[str, int], seed: int) -> di
         if total > len(sizes):
             for name in sizes:
                 counts[name][label] = max(1, counts[name][label])
-        while _held_out(counts, label) >= total:  # one stays in train
+        while _held_out(counts, label) >= total:  # one remains in train
             largest = max(counts.values(), key=itemgetter(label))
             largest[label] -= 1
     for name in reversed(sizes):

@@ -1,15 +1,15 @@
-"""Your own files as a task: a .tsv, .csv or .jsonl file, or a folder of them, each a split of the name of its file.
+"""Your own files as a task: a .tsv, .csv or .jsonl file, or a folder of them. Each file is a split of the same name.
 
-    load("reviews.tsv")                             # one split, "reviews": all rows, for an evaluation
+    load("reviews.tsv")                             # one split, "reviews": all rows, for evaluation
     load("reviews.tsv", dev=0.1, test=500, seed=1)  # train, dev and test, for training
     load("reviews", dev=0.1)                        # a folder of train.tsv and test.tsv: dev is held out of train
 
-`tables` says what a file may look like, `division` how a file is divided. Options:
+`tables` documents the file formats, `division` how a file is divided. Options:
 
-tokenizer: "words" divides texts as the paper's English ones are, "spaces" at whitespace, as formal languages and texts
-that are tokenised already should be; or anything else that `beamtree.data.tokenizers.make_tokenizer` takes.
+tokenizer: "words" for English, tokenised as in the paper; "spaces" to split at whitespace, for formal languages and
+texts that are tokenised already; or anything else that `beamtree.data.tokenizers.make_tokenizer` accepts.
 dev, test: the share of the samples that is held out for the split, as a fraction or a number; 0: none.
-seed: of the division.
+seed: seed of the division.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,7 +30,7 @@ _OTHER_NAMES = {"validation": DEV, "valid": DEV, "val": DEV}
 
 
 def task(path: Path, options: Mapping[str, Any]) -> Task:
-    """The task that a file, or a folder of files, is."""
+    """Create the task of a file, or of a folder of files."""
     name, about = slug(path.name) or "data", f"own data: {path}"
     tokenizer, settings = _settings(Task(name, about, (), (), OPTIONS), options)
     files = _files(path)
@@ -60,7 +60,7 @@ def task(path: Path, options: Mapping[str, Any]) -> Task:
         tuple(map(Column, (*parts, *others))),
         make,
         options=tuple(settings),
-        found={str(folder.resolve()): originals},  # by its path: files of one name, size and time may still differ
+        found={str(folder.resolve()): originals},  # by path: files in two folders may agree in name, size and time
         fingerprint=tokenizer.fingerprint,
     )
     division = Division(files[divided], parts, settings["seed"]) if divided else None
@@ -70,7 +70,7 @@ def task(path: Path, options: Mapping[str, Any]) -> Task:
 def training_options(path: Path, options: Mapping[str, Any]) -> dict[str, Option]:
     """The options, with defaults for `dev` and `test` if these splits have to be held out for training.
 
-    A single file is divided into train, dev and test. Of a folder that has train and no dev, dev is held out of train.
+    A single file is divided into train, dev and test. In a folder that has train and no dev, dev is held out of train.
     """
     files = _files(path)
     shares: dict[str, Option] = {}
@@ -82,19 +82,19 @@ def training_options(path: Path, options: Mapping[str, Any]) -> dict[str, Option
 
 
 def label_names(labels: Iterable[str]) -> tuple[str, ...]:
-    """The different labels: as numbers in their order if all are, else by the alphabet."""
+    """The distinct labels, in numerical order if all are numbers, otherwise in alphabetical order."""
     different = set(labels)
     numeric = all(label.isdecimal() for label in different)
     return tuple(sorted(different, key=lambda label: (int(label), label) if numeric else (0, label)))
 
 
 def split_name(name: str) -> str:
-    """The name of a split: "dev" for what others call validation."""
+    """Normalise the name of a split: "validation", "valid" and "val" become "dev"."""
     return _OTHER_NAMES.get(slug(name), slug(name)) or "data"
 
 
 def _settings(bare: Task, options: Mapping[str, Any]) -> tuple[Tokenizer, dict[str, Any]]:
-    """The tokenizer, and all options with their defaults; a tokenizer that is no text is named by its kind."""
+    """The tokenizer, and all options, with defaults. A tokenizer that is an object is represented by its name."""
     given = options.get("tokenizer", OPTIONS["tokenizer"])
     tokenizer = None if isinstance(given, Option) else make_tokenizer(given)
     if tokenizer is not None:
@@ -106,19 +106,21 @@ def _settings(bare: Task, options: Mapping[str, Any]) -> tuple[Tokenizer, dict[s
 
 
 def _divided(path: Path, files: Mapping[str, str], shares: Iterable[str]) -> str:
-    """The name of the file's split from which others are held out."""
+    """The split from which the others are held out."""
     if len(files) == 1:
         return next(iter(files))
     if TRAIN not in files:
-        raise ValueError(f"{path}: there is no file train to hold out {' and '.join(shares)} from: name one of them so")
+        raise ValueError(
+            f"{path}: there is no file train to hold out {' and '.join(shares)} from: rename one of the files"
+        )
     for split in shares:
         if split in files:
-            raise ValueError(f"{path}: {split} cannot be held out of {TRAIN}, as it is there already: {files[split]}")
+            raise ValueError(f"{path}: {split} cannot be held out of {TRAIN}, since it already exists: {files[split]}")
     return TRAIN
 
 
 def _files(path: Path) -> dict[str, str]:
-    """The name of each split's file."""
+    """The file name of each split."""
     if path.is_file():
         tables.kind_of(path)
         return {_stem(path.name): path.name}
@@ -129,7 +131,7 @@ def _files(path: Path) -> dict[str, str]:
         try:
             tables.kind_of(file)
         except ValueError:
-            continue  # a folder may hold other files too
+            continue  # a folder may contain other files
         if _stem(file) in found:
             raise ValueError(f"{path}: {found[_stem(file)]} and {file} are both the split {_stem(file)!r}")
         found[_stem(file)] = file

@@ -39,13 +39,13 @@ Roots = Iterable[str | os.PathLike[str]]
 class Data:
     """The splits of a task. Each is prepared on first access and cached on disk.
 
-    `data["train"]` is a `Split`; iterating over the data gives the names of the splits.
+    `data["train"]` is a `Split`; iterating over the data yields the names of the splits.
 
     Args:
-        task: what the splits are and how they are made.
+        task: the task, which defines the splits.
         options: options of the task that differ from its defaults.
-        roots: folders in which raw files are searched; see `load`.
-        progress: called with the name of the work, how much is done, and of how much.
+        roots: folders that are searched for original files; see `load`.
+        progress: called with the name of the work, the amount that is done, and the total amount or None.
 
     Examples:
         >>> data = beamtree.data.Data.from_samples(["a fine film", "a dull film"] * 10, ["yes", "no"] * 10)
@@ -62,7 +62,7 @@ class Data:
         self.roots = None if roots is None else list(roots)
         self.progress: Progress = progress or (lambda what, done, total: None)
         self._loaded: dict[str, Split] = {}
-        self.is_in_memory = False  # made of samples, and not loaded from files
+        self.is_in_memory = False  # created from samples, not loaded from files
 
     @classmethod
     def from_samples(
@@ -81,8 +81,8 @@ class Data:
 
         Args:
             texts: strings, lists of tokens, or tuples of two of either for pairs. Or a mapping from the names of splits
-                to tuples (texts, labels) or (texts, labels, trees): then dev is held out of train if it is not among
-                them, and nothing else is.
+                to tuples (texts, labels) or (texts, labels, trees). In that case only dev is held out of train, if it
+                is not among them.
             labels: strings or numbers.
             dev: a fraction of the samples, or a number of them, for the split dev; 0: no such split.
             test: the same for the split test.
@@ -96,7 +96,7 @@ class Data:
             The data.
 
         Raises:
-            ValueError: if the lists do not fit together, or a sample is invalid; the message names it.
+            ValueError: if the lists are inconsistent, or a sample is invalid; the message names it.
         """
         given = memory.from_texts(texts, labels, trees, name)
         return cls._in_memory(given, tokenizer, _shares(dev, test, isinstance(texts, Mapping), given), seed)
@@ -120,8 +120,8 @@ class Data:
         """Create data from a `Dataset` or a `DatasetDict` of Hugging Face's `datasets`.
 
         A `Dataset` is divided into train, dev and test. A `DatasetDict` keeps its splits, "validation" as dev; if there
-        is no dev, it is held out of train. Samples without a label (None, or -1 of a `ClassLabel`) are left out, which
-        `notes` reports.
+        is no dev, it is held out of train. Samples without a label (None, or -1 of a `ClassLabel`) are left out and
+        reported in `notes`.
 
         Args:
             dataset: the `Dataset` or `DatasetDict`.
@@ -168,14 +168,14 @@ class Data:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the texts, for new texts."""
+        """The tokenizer of the data, to apply to new texts."""
         return self.task.tokenizer or task_tokenizer(self.task.name, self.task.words)
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Lines that report how the data was divided into splits, and which samples were left out.
+        """Messages on how the data was divided into splits, and on samples that were left out.
 
-        Empty for the tasks of the paper. Loads the splits that it reports.
+        Empty for the tasks of the paper. Accessing it loads the splits that were divided.
         """
         division = self.task.division
         divided = [] if division is None else division.describe({s: self[s].label_counts() for s in division.splits})
@@ -207,7 +207,7 @@ class Data:
         return self._loaded[column.name]
 
     def missing(self, split: str) -> str | None:
-        """Check whether the raw files of a split are available.
+        """Check whether the original files of a split are available.
 
         Args:
             split: name of the split.
@@ -230,7 +230,7 @@ class Data:
     ) -> Vocabulary:
         """Build the vocabulary: the words of the training text by descending frequency.
 
-        The vocabulary of a formal language is fixed, whatever the arguments.
+        The vocabulary of a formal language is fixed and ignores the arguments.
 
         Args:
             vectors: pretrained word vectors; only words that have one are included.
@@ -281,7 +281,7 @@ class Data:
 
 
 def _shares(dev: Share, test: Share, has_splits: bool, given: memory.Given) -> dict[str, Share]:
-    """What is held out of train: of data that has splits, dev alone and only if it is missing."""
+    """The shares to hold out of train. For data that has splits this is only dev, if it is missing."""
     if not has_splits:
         return {DEV: dev, TEST: test}
     return {} if DEV in given.splits else {DEV: dev}
@@ -333,18 +333,18 @@ def load(
         name: name of a task, or path of your own data: a .tsv, .csv or .jsonl file, compressed or not, or a folder of
             such files, one per split.
         split: name of a split; None for all.
-        roots: folders in which the raw files of the paper's tasks are searched; by default those of BEAMTREE_DATA, and
-            the downloads.
-        progress: called with the name of the work, how much is done, and of how much.
+        roots: folders that are searched for the original files of the paper's tasks; by default those in BEAMTREE_DATA,
+            and the downloads.
+        progress: called with the name of the work, the amount that is done, and the total amount or None.
         **options: options of the task, such as `seed=1` for ListOps. For your own data: `tokenizer`; `dev` and `test`,
-            fractions or numbers of samples, by which a file is divided into train, dev and test, and which are held out
-            of train in a folder; and `seed`, that of the division.
+            the fractions or numbers of samples to hold out of a file, or of train in a folder; and `seed`, the seed of
+            this division.
 
     Returns:
-        The data, or with `split` that split.
+        The data; if `split` is given, that split.
 
     Raises:
-        ValueError: if there is no such task, file, split or option, or if raw files are missing.
+        ValueError: if there is no such task, file, split or option, or if original files are missing.
 
     Examples:
         >>> data = beamtree.data.load("listops-tiny")
@@ -359,9 +359,9 @@ def load(
 
 
 def training_options(name: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> dict[str, Option]:
-    """Complete the options of a task for training. Loaded with these, the splits are always the same.
+    """Complete the options of a task for training. Loading with these always returns the same splits.
 
-    Your own data is divided if it has no dev split: a file into train, dev and test (80, 10 and 10 %); of a folder that
+    Your own data is divided if it has no dev split: a file into train, dev and test (80, 10 and 10 %); in a folder that
     has train and no dev, dev is held out of train (10 %).
 
     Args:

@@ -1,6 +1,6 @@
-"""Data from memory: lists of texts and labels, or data sets of Hugging Face, as a task and its splits.
+"""Data in memory: lists of texts and labels, or data sets of Hugging Face, as a task and its splits.
 
-`Data.from_samples` and `Data.from_datasets` are the interface.
+The public interface is `Data.from_samples` and `Data.from_datasets`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,24 +15,26 @@ from beamtree.data.task import Column, Materials, Option, Part, Task, slug
 from beamtree.data.tokenizers import TokenizerLike, make_tokenizer
 from beamtree.utils.checks import unknown
 
-_BATCH = 1_000  # rows of a data set that are read at once
+_BATCH = 1_000  # rows of a data set that are read at a time
 
 
 class Given(NamedTuple):
-    """What the samples of one or several splits are."""
+    """The rows of one or several splits, before they are divided and tokenised."""
 
     name: str
     splits: dict[str, list[Row]]
-    label_names: tuple[str, ...] = ()  # all there are, in their order; none: those of the samples
+    label_names: tuple[str, ...] = ()  # all labels in order; empty: those of the samples
     notes: tuple[str, ...] = ()
 
 
 def from_texts(texts: Any, labels: Any, trees: Any, name: str) -> Given:
-    """Samples as `Data.from_samples` takes them."""
+    """Convert the arguments of `Data.from_samples`."""
     if not isinstance(texts, Mapping):
         return Given(name, {TRAIN: _rows(texts, labels, trees, name)})
     if labels is not None or trees is not None:
-        raise ValueError("texts has splits, each with its texts and labels: give no other labels and trees")
+        raise ValueError(
+            "texts is a mapping of splits with labels and trees: the arguments labels and trees must be None"
+        )
     splits: dict[str, list[Row]] = {}
     for split, given in texts.items():
         if not isinstance(given, tuple | list) or len(given) not in (2, 3):
@@ -52,7 +54,7 @@ def uses_tokens(given: Given) -> bool:
 def from_dataset(
     dataset: Any, texts: Sequence[str], trees: Sequence[str], label: str, name: str | None = None
 ) -> Given:
-    """A `datasets.Dataset` or `datasets.DatasetDict`; `texts`, `trees` and `label` are names of columns."""
+    """Convert a `datasets.Dataset` or `datasets.DatasetDict`; `texts`, `trees` and `label` are names of columns."""
     if trees and len(trees) != len(texts):
         raise ValueError("a pair needs the columns tree and second_tree, and a single text the column tree")
     parts = dict(dataset) if isinstance(dataset, Mapping) else {TRAIN: dataset}
@@ -80,7 +82,7 @@ def from_dataset(
 def build(
     given: Given, tokenizer: TokenizerLike, shares: Mapping[str, Share], seed: int
 ) -> tuple[Task, dict[str, Split]]:
-    """The task and its splits. `shares` are held out of the split "train"."""
+    """Create the task and its splits. `shares` are held out of the split "train"."""
     made = make_tokenizer(tokenizer)
     rows = dict(sorted(given.splits.items(), key=lambda item: (item[0] != TRAIN, item[0] != DEV)))
     division = None
@@ -88,9 +90,9 @@ def build(
     if shares and TRAIN in rows:
         train = rows.pop(TRAIN)
         with located(given.name):
-            places = divide([row.label for row in train], [row.key for row in train], shares, seed)
-        rows = {part: [train[place] for place in places[part]] for part in places} | rows
-        division = Division(given.name, tuple(places), seed)
+            indices = divide([row.label for row in train], [row.key for row in train], shares, seed)
+        rows = {part: [train[index] for index in indices[part]] for part in indices} | rows
+        division = Division(given.name, tuple(indices), seed)
     labels = given.label_names or label_names(row.label for part in rows.values() for row in part)
     splits: dict[str, Split] = {}
     for split, part in rows.items():
@@ -117,7 +119,7 @@ def build(
 
 
 def _make(m: Materials) -> Mapping[str, Any]:
-    raise ValueError("the data was in memory only: make it again with Data.from_samples or Data.from_datasets")
+    raise ValueError("the data was only in memory: create it again with Data.from_samples or Data.from_datasets")
 
 
 def _rows(texts: Any, labels: Any, trees: Any, name: str) -> list[Row]:
@@ -128,8 +130,8 @@ def _rows(texts: Any, labels: Any, trees: Any, name: str) -> list[Row]:
         if len(values) != len(columns["texts"]):
             raise ValueError(f"{name}: there are {len(columns['texts'])} texts and {len(values)} {what}")
     rows = []
-    for number, (text, label, *tree) in enumerate(zip(*columns.values(), strict=True)):
-        place = f"{name}, sample {number}"
+    for index, (text, label, *tree) in enumerate(zip(*columns.values(), strict=True)):
+        place = f"{name}, sample {index}"
         with located(place):
             both = _sides("the text", text)
             gold = _sides("the tree", tree[0]) if tree else ()
@@ -146,35 +148,35 @@ def _listed(name: str, values: Any) -> list[Any]:
 
 
 def _sides(name: str, value: Any) -> tuple[Any, ...]:
-    """A tuple is a pair; anything else is one text or one tree."""
+    """The two sides of a pair, which is a tuple; anything else is one text or one tree."""
     if not isinstance(value, tuple):
         return (value,)
     if len(value) != 2:
-        raise ValueError(f"{name} is a tuple of {len(value)}: a tuple is a pair, and tokens are a list")
+        raise ValueError(f"{name} is a tuple of {len(value)}: use a tuple of two for a pair, and a list for tokens")
     return value
 
 
 def _dataset_rows(
     part: Any, texts: Sequence[str], trees: Sequence[str], label: str, names: Sequence[str] | None, where: str
 ) -> tuple[list[Row], int]:
-    """The rows that have a label, and the number of all rows."""
+    """The rows that have a label, and the total number of rows."""
     columns = list(dict.fromkeys((*texts, *trees, label)))
     for column in columns:
         if part.column_names is not None and column not in part.column_names:
             raise ValueError(f"{where}: {unknown('column', column, part.column_names)}")
     rows: list[Row] = []
-    number = 0
+    count = 0
     for batch in part.with_format(None).select_columns(columns).iter(batch_size=_BATCH):
         for values in zip(*(batch[column] for column in columns), strict=True):
             record = dict(zip(columns, values, strict=True))
-            place, found = f"{where}, row {number}", record[label]
-            number += 1
-            if found is None or (names and found == -1):  # Hugging Face's mark of a missing class
+            place, found = f"{where}, row {count}", record[label]
+            count += 1
+            if found is None or (names and found == -1):  # -1 is Hugging Face's value for a missing label
                 continue
             with located(place):
                 text = label_text(names[found] if names else found)
             rows.append(Row(place, text, *(tuple(record[column] for column in side) for side in (texts, trees))))
-    return rows, number
+    return rows, count
 
 
 def _name(parts: Mapping[str, Any]) -> str:

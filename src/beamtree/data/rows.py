@@ -1,4 +1,4 @@
-"""A row of your own data, from a table or from memory, before its texts are divided into tokens."""
+"""A row of your own data, from a table or from memory, before its texts are tokenised."""
 
 import json
 import math
@@ -12,10 +12,10 @@ from beamtree.trees import Tree
 
 
 class Row(NamedTuple):
-    """A label with one text or two. Either the texts, or the gold trees, or both are given.
+    """A label with one or two texts, with their gold trees, or with both.
 
-    A text is a string, or a list of tokens; a tree is a `Tree`, or a string of brackets. What is given is checked when
-    the sample is made.
+    A text is a string, or a list of tokens; a tree is a `Tree`, or a string of brackets. Texts and trees are validated
+    by `sample`.
     """
 
     place: str  # in messages: "reviews.tsv, line 3"
@@ -38,9 +38,9 @@ class Row(NamedTuple):
 
 
 def label_text(label: object) -> str:
-    """The label as text; numbers as JSON writes them."""
+    """Convert a label to text; numbers as in JSON."""
     if not isinstance(label, str) and hasattr(label, "item"):
-        label = label.item()  # a scalar of numpy or torch
+        label = label.item()  # a scalar of NumPy or PyTorch
     if isinstance(label, float) and math.isnan(label):
         raise ValueError("the label is NaN, a missing value: remove the sample or fill it in")
     if isinstance(label, bool | int | float):
@@ -67,9 +67,9 @@ def _side(text: Any, tree: Any, tokenizer: Tokenizer) -> tuple[tuple[str, ...], 
 def _tokens(text: Any, tokenizer: Tokenizer) -> tuple[str, ...]:
     if isinstance(text, str) or not isinstance(text, Sequence):
         return fields.cut("the text", text, tokenizer)
-    for place, token in enumerate(text):
+    for index, token in enumerate(text):
         if not isinstance(token, str) or token.split() != [token]:
-            raise ValueError(f"token {place} is {token!r}: it must be a non-empty string without whitespace")
+            raise ValueError(f"token {index} is {token!r}: it must be a non-empty string without whitespace")
     if not text:
         raise ValueError("the text has no tokens: fill it in, or remove the sample")
     return tuple(text)

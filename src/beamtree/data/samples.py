@@ -1,4 +1,4 @@
-"""What every reader gives: samples of tokens with a label, and errors that name the file and the line."""
+"""Samples, as all readers return them, and errors that name the file and the line."""
 
 from collections.abc import Mapping
 from types import TracebackType
@@ -33,7 +33,7 @@ class Sample(NamedTuple):
 
 
 class located:
-    """A context manager: within it, a ValueError gets the place in front."""
+    """Context manager that prefixes the message of a ValueError with the place."""
 
     __slots__ = ("place",)
 
@@ -48,5 +48,5 @@ class located:
 
 
 def at(file: object, line: int) -> located:
-    """Within it, a ValueError gets the place in front: 'train3, line 17: 3 columns expected, …'."""
+    """Context manager that prefixes the message of a ValueError: 'train3, line 17: 3 columns expected, …'."""
     return located(f"{file}, line {line}")

@@ -1,11 +1,11 @@
 """A split of a data set: its samples in a few arrays, which may be memory-mapped.
 
-    split = load("sst5", "test")
+    split = load("sst5", "iid")
     split[0]                                   # a Sample: tokens, label, gold tree
     split.batches(vocabulary)[[0, 1, 2]]       # the padded Batch of three of them
 
-Texts are kept as places in a list of words, without loss, so that a vocabulary can be chosen later: it is a table from
-these places to its ids.
+Texts are stored as indices into a list of all words, so the vocabulary can be chosen later: it maps these indices to
+its ids.
 """
 
 from array import array
@@ -80,7 +80,7 @@ class Split:
         """Create a split from samples.
 
         Args:
-            samples: the samples. A gold tree, a second text or labels of constituents must be there for all or none.
+            samples: the samples. All or none must have a second text, a gold tree, or labels of constituents.
             label_names: names of the labels.
             gold: derives gold trees from tokens.
             values: derives the labels of constituents from tokens.
@@ -91,13 +91,13 @@ class Split:
         Raises:
             ValueError: if a label is unknown, or if only some samples have a second text, a tree or constituents.
         """
-        places = _Places()
-        names = {name: number for number, name in enumerate(label_names)}
-        labels, sides, constituents = array("i"), (_Side(places), _Side(places)), _Triples(names)
+        indices = _WordIndices()
+        label_indices = {name: index for index, name in enumerate(label_names)}
+        labels, sides, constituents = array("i"), (_Side(indices), _Side(indices)), _Constituents(label_indices)
         for sample in samples:
-            label = names.get(sample.label)
+            label = label_indices.get(sample.label)
             if label is None:
-                raise ValueError(unknown("label", sample.label, names))
+                raise ValueError(unknown("label", sample.label, label_indices))
             labels.append(label)
             sides[0].append(sample.tokens, sample.tree)
             if sample.constituents is not None:
@@ -113,7 +113,7 @@ class Split:
             if count not in (0, len(labels)):
                 raise ValueError(f"{count} of {len(labels)} samples have {what}: all must have one, or none")
         return cls(
-            words=tuple(places),
+            words=tuple(indices),
             tokens=sides[0].ragged(),
             labels=_compact(labels),
             label_names=tuple(label_names),
@@ -176,7 +176,7 @@ class Split:
 
     def _tree(self, side: Ragged, reduces: Integer[np.ndarray, "T"] | None, index: int) -> Tree | None:
         if reduces is not None:
-            text = self._text(side, index)  # which refuses an index that there is not
+            text = self._text(side, index)  # raises IndexError if there is no such sample
             index %= len(self)
             start, end = side.offsets[index : index + 2]
             return Tree(text, tuple(reduces[start:end].tolist()))
@@ -184,14 +184,14 @@ class Split:
 
     @cached_property
     def lengths(self) -> Integer[np.ndarray, "S"]:
-        """The number of tokens of each sample, of a pair's longer side."""
+        """The number of tokens of each sample; for pairs, of the longer side."""
         return self.tokens.lengths if self.second is None else np.maximum(self.tokens.lengths, self.second.lengths)
 
     def label_counts(self) -> dict[str, int]:
         """Count the samples of each label.
 
         Returns:
-            Numbers of samples by label.
+            The number of samples of each label.
         """
         counts = np.bincount(self.labels, minlength=len(self.label_names)).tolist()
         return dict(zip(self.label_names, counts, strict=True))
@@ -200,7 +200,7 @@ class Split:
         """Count how often each word occurs, in both sides of pairs.
 
         Returns:
-            Numbers of occurrences by word.
+            The number of occurrences of each word.
         """
         counts = sum(np.bincount(side.flat, minlength=len(self.words)) for side in self._sides())
         return Counter(dict(zip(self.words, np.asarray(counts).tolist(), strict=True)))
@@ -222,7 +222,7 @@ class Split:
 
         Args:
             vocabulary: the vocabulary.
-            trees: whether batches have the gold trees.
+            trees: whether to include the gold trees in batches.
 
         Returns:
             The samples; `batches[indices]` is a padded `Batch`.
@@ -236,11 +236,11 @@ class Split:
         trees = (self.tree(index),) if self.second is None else (self.tree(index), self.second_tree(index))
         found = tuple(tree for tree in trees if tree is not None)
         if len(found) < len(trees):
-            raise ValueError("the data has no gold trees: use an encoder that finds its own")
+            raise ValueError("the data has no gold trees: use an encoder that does not need them")
         return found
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Everything but the labels' names, as arrays that a cache can hold; `from_arrays` takes them back."""
+        """Convert everything except the names of the labels to arrays, for the cache; see `from_arrays`."""
         text = "\n".join(self.words).encode("utf-8", "surrogatepass")
         found = {"words": np.frombuffer(text, dtype=np.uint8), "labels": self.labels}
         for name, part in zip(_RAGGED, (self.tokens, self.second, self.constituents), strict=True):
@@ -276,7 +276,7 @@ class Split:
         )
 
     def _text(self, side: Ragged, index: int) -> tuple[str, ...]:
-        return tuple(self.words[place] for place in side[index].tolist())
+        return tuple(self.words[word] for word in side[index].tolist())
 
     def _both(self) -> tuple[Ragged | None, Ragged | None]:
         return self.tokens, self.second
@@ -285,19 +285,19 @@ class Split:
         return [side for side in self._both() if side is not None]
 
 
-class _Places(dict[str, int]):
-    """The place of each word: the next free one for a new word."""
+class _WordIndices(dict[str, int]):
+    """The index of each word; a new word gets the next free one."""
 
     def __missing__(self, word: str) -> int:
-        place = self[word] = len(self)
-        return place
+        index = self[word] = len(self)
+        return index
 
 
-class _Triples:
-    """The labelled constituents of the texts as they come in."""
+class _Constituents:
+    """Collects the labelled constituents of texts."""
 
-    def __init__(self, names: Mapping[str, int]) -> None:
-        self.names, self.flat, self.offsets = names, array("i"), array("q", [0])
+    def __init__(self, label_indices: Mapping[str, int]) -> None:
+        self.label_indices, self.flat, self.offsets = label_indices, array("i"), array("q", [0])
 
     @property
     def texts(self) -> int:
@@ -305,10 +305,10 @@ class _Triples:
 
     def append(self, constituents: Mapping[Span, str]) -> None:
         for (start, end), label in constituents.items():
-            number = self.names.get(label)
-            if number is None:
-                raise ValueError(unknown("label", label, self.names))
-            self.flat.extend((start, end, number))
+            index = self.label_indices.get(label)
+            if index is None:
+                raise ValueError(unknown("label", label, self.label_indices))
+            self.flat.extend((start, end, index))
         self.offsets.append(len(self.flat))
 
     def ragged(self) -> Ragged:
@@ -316,10 +316,10 @@ class _Triples:
 
 
 class _Side:
-    """Texts and their gold trees as they come in."""
+    """Collects texts and their gold trees."""
 
-    def __init__(self, places: _Places) -> None:
-        self.places, self.flat, self.offsets = places, array("i"), array("q", [0])
+    def __init__(self, word_indices: _WordIndices) -> None:
+        self.word_indices, self.flat, self.offsets = word_indices, array("i"), array("q", [0])
         self.reduces, self.trees = array("i"), 0
 
     @property
@@ -327,7 +327,7 @@ class _Side:
         return len(self.offsets) - 1
 
     def append(self, tokens: Sequence[str], tree: Tree | None) -> None:
-        self.flat.extend(map(self.places.__getitem__, tokens))
+        self.flat.extend(map(self.word_indices.__getitem__, tokens))
         self.offsets.append(len(self.flat))
         if tree is not None:
             self.reduces.extend(tree.reduces)
@@ -338,6 +338,6 @@ class _Side:
 
 
 def _compact(values: "array[int]") -> Integer[np.ndarray, "T"]:
-    """In the smallest type that holds them all."""
+    """Convert to an array of the smallest unsigned type that fits all values."""
     full = np.array(values, dtype=np.int32)
     return full.astype(np.min_scalar_type(int(full.max(initial=0))))

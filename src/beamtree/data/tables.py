@@ -1,22 +1,22 @@
-"""A user's own data as a task: TSV, CSV or JSONL with a text and a label, or two texts and a label.
+"""Read your own data from tables: TSV, CSV or JSONL with a text and a label, or with two texts and a label.
 
 A header names the columns, in any order and case. The text is `text`, `sentence`, `sentence1`, `premise` or `source`;
 the second text of a pair is `text2`, `sentence2`, `second` or `hypothesis`; the label is `label`, `gold_label`,
-`target` or `sentiment`; other columns are ignored. A first line is a header if it names a text and a label. Without one
-the columns are text, label or text, text, label, in this order; where they look different, the reader asks for a header
-instead of guessing. In JSONL the same names are those of the fields.
+`target` or `sentiment`; other columns are ignored. The first line is a header if it names a text and a label. Without a
+header the columns are text, label or text, text, label, in this order; if they look different, an error asks for a
+header. In JSONL the fields have the same names.
 
 Gold trees are in the column `tree`, `trees` or `tree1`, and those of the second text of a pair in `tree2`: brackets
-around words, `((a fine) film)`, without labels; `-LRB-` and `-RRB-` stand for brackets that are words. A bracket with
+around tokens, `((a fine) film)`, without labels; `-LRB-` and `-RRB-` stand for brackets that are tokens. A bracket with
 more than two constituents is binarised, left-branching. The leaves must be the tokens of the text. If there are trees
 and no texts, the leaves are the texts.
 
-- CSV has commas and double quotes, within which commas and line breaks are text and quotes are doubled.
-- TSV has one row a line, cut at every tab. A cell in double quotes whose inner quotes are doubled is taken out of them;
+- CSV: cells are separated by commas. In double quotes, commas and line breaks are text and quotes are doubled.
+- TSV: one row per line, split at every tab. Double quotes around a cell are removed if all quotes inside are doubled;
   any other quote is text.
-- JSONL has one object a line. A label may be a number, true or false: it becomes its text.
+- JSONL: one object per line. A label that is a number, true or false is converted to text.
 
-Blank lines are skipped. A label is any text that is not empty, without the spaces around it.
+Blank lines are skipped. A label is any text that is not empty, without surrounding whitespace.
 """
 
 import csv
@@ -42,21 +42,21 @@ TREE_NAMES = ("tree", "trees", "tree1")
 SECOND_TREE_NAMES = ("tree2",)
 
 _PACKED = (".gz", ".xz")
-_LOOK_AHEAD = 1_000  # rows of a file without header in which the columns are looked at
+_LOOK_AHEAD = 1_000  # rows that are examined to check the columns of a file without header
 
-# The line of a row and its values, whatever they are: they are checked later.
-_Found = tuple[int, "_Values"]
+# The line number of a row, and its values, which are validated later.
+_NumberedValues = tuple[int, "_Values"]
 
 
 class _Layout(NamedTuple):
-    """Where a row has what."""
+    """The indices of the columns."""
 
     label: int
     texts: tuple[int, ...]
     trees: tuple[int, ...] = ()
 
     def values(self, row: Sequence[object]) -> "_Values":
-        texts, trees = (tuple(row[place] for place in places) for places in (self.texts, self.trees))
+        texts, trees = (tuple(row[index] for index in indices) for indices in (self.texts, self.trees))
         return _Values(row[self.label], texts, trees)
 
 
@@ -67,7 +67,7 @@ class _Values(NamedTuple):
 
 
 def kind_of(path: str | os.PathLike[str]) -> Kind:
-    """The kind of a file by the end of its name, also before .gz or .xz."""
+    """The kind of a file by its suffix, or by the one before .gz or .xz."""
     name = PurePath(path).name
     plain = PurePath(name.lower())
     suffix = (plain.with_suffix("") if plain.suffix in _PACKED else plain).suffix
@@ -75,18 +75,18 @@ def kind_of(path: str | os.PathLike[str]) -> Kind:
         if suffix == f".{kind}":
             return kind
     raise ValueError(
-        f"{name!r} is no table by its name: it must end in .tsv, .csv or .jsonl, or one of them and .gz or .xz"
+        f"{name!r} is not the name of a table: it must end in .tsv, .csv or .jsonl, optionally followed by .gz or .xz"
     )
 
 
 def read(lines: Iterable[str], where: object, kind: Kind, tokenizer: TokenizerLike = "spaces") -> Iterator[Sample]:
-    """The samples of a table; texts are divided into tokens by `tokenizer`, by default at whitespace."""
+    """Read the samples of a table; texts are tokenised by `tokenizer`, by default at whitespace."""
     made = make_tokenizer(tokenizer)
     return (row.sample(made) for row in read_rows(lines, where, kind))
 
 
 def read_rows(lines: Iterable[str], where: object, kind: Kind) -> Iterator[Row]:
-    """The rows of a table, with their texts and trees as they stand there. There is at least one row."""
+    """Read the rows of a table, without tokenising their texts. Raises if there is none."""
     check_choice("kind", kind, KINDS)
     lines = _without_mark(lines)
     rows = _objects(lines, where) if kind == "jsonl" else _table(lines, where, kind)
@@ -98,16 +98,16 @@ def read_rows(lines: Iterable[str], where: object, kind: Kind) -> Iterator[Row]:
         yield Row(place, label, values.texts, values.trees)
     if not number:
         with at(where, 1):
-            raise ValueError("the file holds no samples: each line should have text and label, or text, text and label")
+            raise ValueError("the file has no samples: each line should have text and label, or text, text and label")
 
 
 def _without_mark(lines: Iterable[str]) -> Iterator[str]:
-    """The lines without the byte order mark that some programs put at a file's start."""
+    """Remove the byte order mark that some programs write at the start of a file."""
     for number, line in enumerate(lines):
         yield line if number else line.removeprefix("\ufeff")
 
 
-def _table(lines: Iterator[str], where: object, kind: Kind) -> Iterator[_Found]:
+def _table(lines: Iterator[str], where: object, kind: Kind) -> Iterator[_NumberedValues]:
     rows = _cells(lines, where, kind)
     rows = ((number, cells) for number, cells in rows if len(cells) > 1 or "".join(cells).strip())
     head = list(itertools.islice(rows, _LOOK_AHEAD))
@@ -128,13 +128,13 @@ def _table(lines: Iterator[str], where: object, kind: Kind) -> Iterator[_Found]:
 
 
 def _cells(lines: Iterator[str], where: object, kind: Kind) -> Iterator[tuple[int, list[str]]]:
-    """Each row with the number of its first line."""
+    """The number of its first line, and the cells, of each row."""
     if kind == "tsv":
         for number, line in enumerate(lines, start=1):
             yield number, [_unquoted(cell) for cell in line.split("\t")]
         return
-    # Strict: else a quote that is never closed would swallow the rest of the file. The line ends are put back, as
-    # those within quotes are text.
+    # Strict: otherwise an unclosed quote would include the rest of the file. Line ends are restored, since those
+    # within quotes are text.
     reader = csv.reader((f"{line}\n" for line in lines), strict=True)
     while True:
         number = reader.line_num + 1
@@ -145,7 +145,7 @@ def _cells(lines: Iterator[str], where: object, kind: Kind) -> Iterator[tuple[in
         except csv.Error as error:
             with at(where, number):
                 raise ValueError(
-                    f"broken CSV ({error}): quotes around a cell are closed, those inside it doubled"
+                    f"invalid CSV ({error}): quotes around a cell must be closed, those inside it doubled"
                 ) from None
         yield number, cells
 
@@ -157,9 +157,9 @@ def _unquoted(cell: str) -> str:
     return cell
 
 
-def _objects(lines: Iterator[str], where: object) -> Iterator[_Found]:
+def _objects(lines: Iterator[str], where: object) -> Iterator[_NumberedValues]:
     names: tuple[str, ...] = ()
-    layout = first = None  # of the line, and of the first line that has an object
+    layout = first = None  # layout of this line, and of the first line that is not blank
     start = 0
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -187,14 +187,14 @@ def _check_alike(layout: _Layout, first: _Layout, start: int) -> None:
 
 
 def _named(names: Sequence[str]) -> _Layout | None:
-    """The layout that a header gives; None if it names no label, or neither a text nor a tree."""
-    label, *places = (
-        _place(names, known) for known in (LABEL_NAMES, TEXT_NAMES, SECOND_NAMES, TREE_NAMES, SECOND_TREE_NAMES)
+    """The layout by a header; None if it names no label, or neither a text nor a tree."""
+    label, *indices = (
+        _column(names, known) for known in (LABEL_NAMES, TEXT_NAMES, SECOND_NAMES, TREE_NAMES, SECOND_TREE_NAMES)
     )
-    if label is None or (places[0] is None and places[2] is None):
+    if label is None or (indices[0] is None and indices[2] is None):
         return None
-    texts = _sides(*places[:2])
-    trees = _sides(*places[2:])
+    texts = _sides(*indices[:2])
+    trees = _sides(*indices[2:])
     if texts and trees and len(texts) != len(trees):
         raise ValueError(
             f"{_count(len(texts), 'text')} and {_count(len(trees), 'tree')}: every text needs a tree, "
@@ -207,16 +207,16 @@ def _sides(first: int | None, second: int | None) -> tuple[int, ...]:
     return () if first is None else (first,) if second is None else (first, second)
 
 
-def _place(names: Sequence[str], known: tuple[str, ...]) -> int | None:
-    places = [place for place, name in enumerate(names) if name.strip().lower() in known]
-    if len(places) > 1:
-        both = " and ".join(repr(names[place]) for place in places)
+def _column(names: Sequence[str], known: tuple[str, ...]) -> int | None:
+    found = [index for index, name in enumerate(names) if name.strip().lower() in known]
+    if len(found) > 1:
+        both = " and ".join(repr(names[index]) for index in found)
         raise ValueError(f"{both} are names for the same column: rename all but one of them")
-    return places[0] if places else None
+    return found[0] if found else None
 
 
 def _unnamed(first: list[str], rows: list[list[str]], kind: Kind) -> _Layout:
-    """The layout of a table without header, unless there is a sign that it is another."""
+    """The layout of a table without header. Raises if the columns look as if it were a different one."""
     width = len(first)
     separator = "<TAB>" if kind == "tsv" else ","
     remedy = f"add a header line such as {separator.join(('label', 'text', 'text2')[: 3 if width == 3 else 2])}"
@@ -232,18 +232,18 @@ def _unnamed(first: list[str], rows: list[list[str]], kind: Kind) -> _Layout:
         )
     *texts, labels = zip(*rows, strict=True)
     if any(all(cell.strip().isdigit() for cell in text) for text in texts):
-        raise ValueError(f"a column before the last has only numbers, where a text should be, and no header: {remedy}")
-    if any(_is_less(text, labels) for text in texts):
-        raise ValueError(f"the last column looks like a text, not like a label, and there is no header: {remedy}")
+        raise ValueError(f"a column before the last has only numbers instead of texts, and no header: {remedy}")
+    if any(_looks_like_labels_of(text, labels) for text in texts):
+        raise ValueError(f"the last column looks like a text rather than a label, and there is no header: {remedy}")
     return _Layout(width - 1, tuple(range(width - 1)))
 
 
-def _is_less(column: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether a column is to the other as labels, few and short, are to texts, many and long."""
-    different, words = len(set(column)), sum(len(cell.split()) for cell in column)
-    other_different, other_words = len(set(other)), sum(len(cell.split()) for cell in other)
-    no_more = different <= other_different and words <= other_words
-    return no_more and (different, words) != (other_different, other_words)
+def _looks_like_labels_of(column: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether a column has fewer distinct cells and fewer words than the other, as labels have compared with texts."""
+    distinct, words = len(set(column)), sum(len(cell.split()) for cell in column)
+    other_distinct, other_words = len(set(other)), sum(len(cell.split()) for cell in other)
+    no_more = distinct <= other_distinct and words <= other_words
+    return no_more and (distinct, words) != (other_distinct, other_words)
 
 
 def _count(count: int, what: str) -> str:

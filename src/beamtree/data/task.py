@@ -1,7 +1,7 @@
-"""What a task is: splits, under the paper's column names, and how they are made.
+"""Tasks: their splits, named after the columns of the paper's tables, and how these are created.
 
-A split's name is the paper's column in small letters, with "-" for what is no letter or digit: "Len MM" is "len-mm".
-Either finds it. `published` is the number of samples in the authors' files, where they are the original ones.
+The name of a split is the title of the column in lower case, with "-" for other characters than letters and digits:
+"Len MM" becomes "len-mm". Both forms are accepted.
 """
 
 import re
@@ -17,12 +17,12 @@ from beamtree.data.tokenizers import Tokenizer
 from beamtree.utils.checks import unknown
 
 Option = bool | int | float | str
-Progress = Callable[[str, int, int | None], None]  # what is being made, how far it is, and of how much
+Progress = Callable[[str, int, int | None], None]  # what is prepared, the amount that is done, and the total amount
 
 
 @dataclass(frozen=True)
 class Column:
-    """A split, as the paper's tables name it."""
+    """A split, as the paper's tables name it. `published` is the number of samples in the authors' files."""
 
     title: str
     about: str = ""
@@ -35,7 +35,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Materials:
-    """What a split is made of: the originals, the task's options, and the task's other splits."""
+    """The input of a split: original files, options of the task, and the task's other splits."""
 
     originals: Mapping[str, Originals]
     options: Mapping[str, Any]
@@ -45,41 +45,41 @@ class Materials:
 
 @dataclass(frozen=True)
 class Part:
-    """Splits that are made together, since they come from the same originals or the same draw."""
+    """Splits that are created together, from the same original files or the same pool."""
 
     columns: tuple[Column, ...]
-    make: Callable[[Materials], Mapping[str, Iterable[Sample]]]  # by the titles of the columns
+    make: Callable[[Materials], Mapping[str, Iterable[Sample]]]  # samples by title of the column
     sources: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()  # of the sources, those that it needs though they need not be there
-    options: tuple[str, ...] = ()  # those of the task's options that it heeds
-    found: Mapping[str, Originals] = field(default_factory=dict)  # sources that need not be looked for
-    fingerprint: str | None = ""  # of what else it depends on, as part of the cache's key; None: it is not cached
+    files: tuple[str, ...] = ()  # optional files of the sources that are required here
+    options: tuple[str, ...] = ()  # the options of the task that the splits depend on
+    found: Mapping[str, Originals] = field(default_factory=dict)  # sources that need not be searched for
+    fingerprint: str | None = ""  # of other dependencies, as part of the cache key; None: do not cache
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task. One without labels takes them from its data."""
+    """A task. If `labels` is empty, they are taken from the data."""
 
     name: str
     about: str
     labels: tuple[str, ...]
     parts: tuple[Part, ...]
-    options: Mapping[str, Option] = field(default_factory=dict)  # with their defaults
+    options: Mapping[str, Option] = field(default_factory=dict)  # default values by name
     gold: GoldTree | None = None
-    values: ConstituentLabels | None = None  # labels of constituents, where they follow from the tokens
-    words: tuple[str, ...] | None = None  # all there are, where the language is a formal one
-    min_count: int = 1  # of a word in the training text, to be in the vocabulary
+    values: ConstituentLabels | None = None  # derives labels of constituents from tokens
+    words: tuple[str, ...] | None = None  # the vocabulary of a formal language
+    min_count: int = 1  # minimum count of a word in the training text to be in the vocabulary
     pair: bool = False
     tokenizer: Tokenizer | None = None  # of your own data
-    division: Division | None = None  # if one set of samples was divided into splits
-    notes: tuple[str, ...] = ()  # lines about what was left out of the data
+    division: Division | None = None  # if one source was divided into splits
+    notes: tuple[str, ...] = ()  # messages about samples that were left out
 
     @property
     def columns(self) -> tuple[Column, ...]:
         return tuple(column for part in self.parts for column in part.columns)
 
     def part(self, split: str) -> tuple[Part, Column]:
-        """Where a split, named in any of its ways, belongs."""
+        """Look up a split by its name or title."""
         for part in self.parts:
             for column in part.columns:
                 if column.name == slug(split):
@@ -87,14 +87,14 @@ class Task:
         raise ValueError(f"{self.name}: {unknown('split', split, [column.name for column in self.columns])}")
 
     def settings(self, options: Mapping[str, Option]) -> dict[str, Option]:
-        """The options given, with the defaults of the others."""
+        """Validate options, and add the defaults of the others."""
         for name, value in options.items():
             if name not in self.options:
                 known = self.options or ["none"]
                 raise ValueError(f"{self.name}: {unknown('option', name, known)}")
             kind = type(self.options[name])
             if type(value) is not kind and not (kind is float and type(value) is int):
-                allowed = {bool: "true or false", int: "an integer", float: "a number", str: "a word"}[kind]
+                allowed = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}[kind]
                 raise ValueError(f"{self.name}: the option {name} is {value!r}: it must be {allowed}")
         return {**self.options, **options}
 

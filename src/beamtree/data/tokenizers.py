@@ -1,4 +1,4 @@
-"""Tokenizers: a text into tokens, with the place of each in the text.
+"""Tokenizers: divide a text into tokens, with the offsets of each in the text.
 
     tokenizer = make_tokenizer("words")
     tokenizer.words("It isn't.")                # ['it', 'is', "n't", '.']
@@ -6,9 +6,9 @@
     from_json(tokenizer.to_json())              # the same tokenizer
 
 `make_tokenizer` takes a name ("words", "spaces"), the path of a `tokenizer.json`, a `tokenizers.Tokenizer` of Hugging
-Face, or any function from a text to a list of strings. Offsets count the characters of the text as it was given, before
-it is lower-cased or otherwise normalised. A token is a non-empty string without whitespace, as words of a vocabulary
-and leaves of a tree are.
+Face, or any function from a text to a list of strings. Offsets refer to characters of the given text, before it is
+lower-cased or otherwise normalised. A token is a non-empty string without whitespace, like the words of a vocabulary
+and the leaves of a tree.
 """
 
 import hashlib
@@ -24,19 +24,19 @@ from beamtree.data import words as english
 from beamtree.utils.checks import check_choice, check_flag
 
 _SPACE_TOKEN = re.compile(r"\S+")
-# In formal languages: an operator with its bracket, a bracket, or anything between brackets and spaces.
+# Of formal languages: an operator with its bracket, a bracket, or anything between brackets and spaces.
 _FORMAL_TOKEN = re.compile(r"\[[^\s\[\]()]*|[\]()]|[^\s\[\]()]+")
 _LINE_BREAK = re.compile(r"<\s*/?\s*br\s*/?\s*>", re.IGNORECASE)
 _SHOWN = 60  # characters of a text in a message
 
 
 class Token(NamedTuple):
-    """A token and its place in the text.
+    """A token and its offsets in the text.
 
     Attributes:
         text: the token.
-        start: its first character in the text.
-        end: the character after its last.
+        start: index of its first character in the text.
+        end: index after its last character.
 
     Examples:
         >>> beamtree.data.make_tokenizer("words").tokenize("It isn't.")[2]
@@ -101,10 +101,10 @@ class Tokenizer(ABC):
         return self.words(" ".join(leaves))
 
     def to_json(self) -> dict[str, Any]:
-        """Describe the tokenizer in types of JSON, for `beamtree.data.tokenizers.from_json`.
+        """Convert to types of JSON, for `beamtree.data.tokenizers.from_json`.
 
         Returns:
-            The description.
+            A document.
 
         Raises:
             ValueError: if the tokenizer is a function, which cannot be stored.
@@ -113,7 +113,7 @@ class Tokenizer(ABC):
 
     @property
     def fingerprint(self) -> str | None:
-        """Equal for equal tokenizers, in every process; None if it cannot be known."""
+        """A hash that is equal for equal tokenizers, in every process; None for a function."""
         text = json.dumps(self.to_json(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -132,7 +132,8 @@ class Tokenizer(ABC):
 class Words(Tokenizer):
     """English words and punctuation in lower case, as `beamtree.data.words` defines them.
 
-    line_breaks: whether `<br />` in any spelling separates words and is no text, as in the reviews of IMDB.
+    Args:
+        line_breaks: whether `<br />` in any spelling is a separator and not text, as in the reviews of IMDB.
     """
 
     name = "words"
@@ -155,12 +156,12 @@ class Words(Tokenizer):
         return {"name": self.name, "line_breaks": self.line_breaks}
 
     def _without_breaks(self, text: str) -> str:
-        # As many spaces as the break has characters: the offsets stay, and tokens do not depend on how many there are.
+        # As many spaces as the break has characters, so that the offsets do not change.
         return _LINE_BREAK.sub(lambda found: " " * len(found[0]), text) if self.line_breaks else text
 
 
 class Spaces(Tokenizer):
-    """What stands between whitespace, unchanged."""
+    """Splits at whitespace; tokens are unchanged."""
 
     name = "spaces"
 
@@ -174,7 +175,9 @@ class Spaces(Tokenizer):
 class Formal(Tokenizer):
     """Tokens of ListOps and of propositional logic, with or without spaces between them.
 
-    parentheses: whether ( and ) are tokens. If not they are ignored: files of ListOps have those of the gold tree.
+    Args:
+        parentheses: whether ( and ) are tokens. Otherwise they are ignored, since those of ListOps files are of the
+            gold tree.
     """
 
     name = "formal"
@@ -193,7 +196,7 @@ class Formal(Tokenizer):
 
 @runtime_checkable
 class SupportsEncode(Protocol):
-    """What is used of a `tokenizers.Tokenizer`."""
+    """The methods of a `tokenizers.Tokenizer` that are used."""
 
     def encode(self, sequence: str, *, add_special_tokens: bool) -> Any: ...
 
@@ -203,9 +206,10 @@ class SupportsEncode(Protocol):
 class HuggingFace(Tokenizer):
     """A tokenizer of Hugging Face's `tokenizers`, without special tokens, padding and truncation.
 
-    tokenizer: the contents of its `tokenizer.json`, as `tokenizers.Tokenizer.to_str` returns them too.
+    A space inside a token is replaced by "▁", any other whitespace by its bytes, "<0x0A>".
 
-    Whitespace inside a token is written as "▁", or as its bytes, "<0x0A>", if it is no space.
+    Args:
+        tokenizer: the contents of its `tokenizer.json`, or what `tokenizers.Tokenizer.to_str` returns, as a mapping.
     """
 
     name = "huggingface"
@@ -220,7 +224,7 @@ class HuggingFace(Tokenizer):
         self._document = {**tokenizer, "padding": None, "truncation": None}
         try:
             self._tokenizer = package.Tokenizer.from_str(json.dumps(self._document, ensure_ascii=False))
-        except Exception as error:  # the package raises no narrower class
+        except Exception as error:  # the package raises no more specific class
             raise ValueError(f"this is not a tokenizer of Hugging Face ({_shortened(str(error))})") from None
 
     def tokenize(self, text: str) -> list[Token]:
@@ -239,15 +243,15 @@ class HuggingFace(Tokenizer):
     def _encode(self, text: str) -> Any:
         try:
             return self._tokenizer.encode(text, add_special_tokens=False)
-        except (TypeError, UnicodeEncodeError):  # half a pair of surrogates
+        except (TypeError, UnicodeEncodeError):  # an unpaired surrogate
             raise ValueError(f"{_shortened(text)} cannot be tokenized: it is not valid Unicode") from None
 
 
 class Custom(Tokenizer):
-    """Any function from a text to its tokens. It is not stored with a model: give it again when the model is loaded.
+    """Any function from a text to its tokens. It is not stored with a model: pass it again when the model is loaded.
 
-    Offsets are found by looking for each token in the text, after the one before it, whatever its case. A token that is
-    not found has the span between its neighbours.
+    Offsets are determined by searching the text for each token, after the previous one, ignoring case. A token that is
+    not found gets the span between its neighbours.
     """
 
     name = "custom"
@@ -311,7 +315,7 @@ def make_tokenizer(tokenizer: TokenizerLike) -> Tokenizer:
         return tokenizer
     if isinstance(tokenizer, str):
         return _read(tokenizer) if tokenizer.endswith(".json") else _of_name(tokenizer)
-    tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)  # which those of transformers have
+    tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)  # an attribute of those of transformers
     if isinstance(tokenizer, SupportsEncode):
         return _of_huggingface(tokenizer)
     if callable(tokenizer):
@@ -323,14 +327,14 @@ def make_tokenizer(tokenizer: TokenizerLike) -> Tokenizer:
 
 
 def task_tokenizer(task: str, formal_words: Container[str] | None) -> Tokenizer:
-    """The tokenizer of a task of the paper; `formal_words` are all words of a formal language, None for English."""
+    """Create the tokenizer of a task of the paper; `formal_words` is the vocabulary of a formal language, or None."""
     if formal_words is not None:
         return Formal(parentheses="(" in formal_words)
     return Words(line_breaks=task == "imdb")
 
 
 def from_json(document: Any) -> Tokenizer:
-    """The tokenizer whose `to_json` returned the document."""
+    """Create the tokenizer whose `to_json` returned the document."""
     if not isinstance(document, Mapping) or "name" not in document:
         raise ValueError(f"{_shortened(document)} is not a tokenizer: it must be an object with a name")
     name = document["name"]
@@ -352,7 +356,7 @@ _STORED: dict[str, Callable[..., Tokenizer]] = {
 
 def _of_name(name: str) -> Tokenizer:
     if name in (HuggingFace.name, Custom.name):
-        raise ValueError(f"tokenizer is {name!r}, which is only a kind of tokenizers: give the tokenizer itself")
+        raise ValueError(f"tokenizer is {name!r}, which is a kind of tokenizer: pass the tokenizer itself")
     check_choice("tokenizer", name, NAMES)
     return _NAMED[name]()
 
@@ -360,9 +364,9 @@ def _of_name(name: str) -> Tokenizer:
 def _of_huggingface(tokenizer: SupportsEncode) -> Tokenizer:
     try:
         document = tokenizer.to_str()
-    except Exception as error:  # it has parts that are written in Python
+    except Exception as error:  # it has components that are written in Python
         raise ValueError(
-            f"the tokenizer cannot be stored ({error}): give the function lambda text: tokenizer.encode(text).tokens"
+            f"the tokenizer cannot be stored ({error}): pass the function lambda text: tokenizer.encode(text).tokens"
         ) from None
     return HuggingFace(json.loads(document))
 
@@ -374,11 +378,11 @@ def _read(path: str) -> Tokenizer:
     except OSError as error:
         raise ValueError(f"{path}: it cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError):
-        raise ValueError(f"{path}: it is not JSON: a tokenizer of Hugging Face is stored as JSON") from None
+        raise ValueError(f"{path}: it is not JSON: it must be a tokenizer.json of Hugging Face") from None
     try:
-        # A file of Hugging Face has no name; else it is what `to_json` returned.
-        own = not isinstance(document, Mapping) or "name" in document
-        return from_json(document) if own else HuggingFace(document)
+        # Documents of `to_json` have a name, those of Hugging Face have none.
+        is_ours = not isinstance(document, Mapping) or "name" in document
+        return from_json(document) if is_ours else HuggingFace(document)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -394,7 +398,7 @@ def _escaped(space: str) -> str:
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-    """The span without the whitespace around it, which tokenizers of bytes count to a token."""
+    """The span without surrounding whitespace, which byte-level tokenizers include in a token."""
     inner = text[start:end]
     if not inner.strip():
         return start, end
@@ -402,7 +406,7 @@ def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _located(tokens: Sequence[str], text: str) -> list[tuple[int, int]]:
-    """The span of each token in the text; of one that is not in it, what lies between its neighbours."""
+    """The span of each token in the text; for one that is not found, the span between its neighbours."""
     folded, origin = _folded(text)
     found: list[tuple[int, int] | None] = []
     position = 0
@@ -421,7 +425,7 @@ def _located(tokens: Sequence[str], text: str) -> list[tuple[int, int]]:
 
 
 def _folded(text: str) -> tuple[str, list[int]]:
-    """The text without differences of case, and the index in it of each character of the result."""
+    """The case-folded text, and for each of its characters the index in the original."""
     pieces = [character.casefold() for character in text]
     return "".join(pieces), [index for index, piece in enumerate(pieces) for _ in piece]
 

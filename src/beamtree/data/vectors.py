@@ -1,12 +1,13 @@
-"""Word vectors made by others, GloVe (Pennington et al. 2014) above all: reading them, and a matrix for a vocabulary.
+"""Pretrained word vectors such as GloVe (Pennington et al. 2014): read them, and build the matrix for a vocabulary.
 
     vectors = read("glove.840B.300d.txt", wanted=counts)
     vocabulary = Vocabulary.build(counts, min_count=5, known=vectors)
     weight = vectors.matrix_for(vocabulary)
 
-Files are text, `word v1 … vD` in each line, under a line `count D` or not, plain or packed as .gz, .xz or .zip; or .npz
-with the arrays `words` and `vectors`. Of a text, line by line, only the wanted words are kept: a file of many gigabytes
-needs no more memory than they do. Brackets have two spellings, "(" and the Treebank's "-lrb-": either finds the other.
+Files are text with lines `word v1 … vD`, optionally after a header `count D`, plain or compressed as .gz, .xz or .zip;
+or .npz with the arrays `words` and `vectors`. Text is read line by line, and only the wanted words are kept: a file of
+many gigabytes needs no more memory than these. Brackets have two spellings, "(" and the Treebank's "-lrb-", which are
+equivalent.
 """
 
 import contextlib
@@ -37,10 +38,10 @@ _BRACKETS = [
     for bracket, form in zip("()[]{}", ("lrb", "rrb", "lsb", "rsb", "lcb", "rcb"), strict=True)
 ]
 _FORMS = {form: forms for forms in _BRACKETS for form in forms}
-# The last is what zipfile raises where a file is encrypted, or packed in a way that it does not know.
+# RuntimeError is raised by zipfile if a file is encrypted, or compressed by a method that it does not support.
 _DAMAGE = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zipfile.BadZipFile, zlib.error, RuntimeError)
-_BUFFER = 1 << 20  # bytes: lines are found faster in large blocks
-_NOTHING = "none of its words is wanted: it may be of another language, or have capitals where the text has none"
+_BUFFER = 1 << 20  # bytes: reading lines is faster in large blocks
+_NONE_WANTED = "it has none of the wanted words: it may be of another language, or not in lower case"
 
 
 class Vectors:
@@ -49,7 +50,7 @@ class Vectors:
     `len(vectors)` is the number of words, and `word in vectors` says whether a word has a vector.
 
     Args:
-        words: the words. Of a word that is there twice the first counts.
+        words: the words. Of duplicates, the first counts.
         matrix: their vectors, (W, D), in the same order.
 
     Examples:
@@ -64,13 +65,13 @@ class Vectors:
         if matrix.ndim != 2 or matrix.dtype.kind != "f" or len(matrix) != len(words):
             raise ValueError(
                 f"the vectors are {matrix.dtype} of shape {matrix.shape}: they must be floats of shape "
-                f"({len(words)}, D), a row for each of the {len(words)} words"
+                f"({len(words)}, D), one row per word"
             )
         if not matrix.size:
             raise ValueError(f"the vectors are of shape {matrix.shape}: there must be at least one word and one value")
         finite = np.isfinite(matrix).all(axis=1)
         if not finite.all():
-            raise ValueError(f"the vector of {words[int(finite.argmin())]!r} holds NaN or infinity")
+            raise ValueError(f"the vector of {words[int(finite.argmin())]!r} has NaN or infinity")
         self.words, self.matrix = tuple(words), matrix
         self._rows = {word: row for row, word in reversed(list(enumerate(words)))}
 
@@ -99,31 +100,33 @@ class Vectors:
         """
         total = sum(counts.values())
         if total < 1:
-            raise ValueError("counts is empty: there are no tokens of which a share could have vectors")
+            raise ValueError("counts is empty: the share of tokens with vectors is undefined")
         return sum(count for word, count in counts.items() if word in self) / total
 
     def matrix_for(self, vocabulary: Vocabulary, seed: int = 101) -> Float[Tensor, "V D"]:
-        """Collect the vectors of a vocabulary.
+        """Build the matrix of the vectors of a vocabulary.
 
         Args:
             vocabulary: the vocabulary.
-            seed: seed of the vectors that are drawn.
+            seed: seed of the random vectors.
 
         Returns:
             Vectors (V, D) in the order of the ids, in float32. PAD is zero. UNK, SEP and words without a vector are
-            drawn from U(±√(3/D)), of squared length 1 on average.
+            sampled from U(±√(3/D)), with an expected squared norm of 1.
         """
         check_integer("seed", seed, at_least=0)
         words = vocabulary.words()
         found = [self._row(word) for word in words]
-        found[: vocabulary.SEP + 1] = [None] * (vocabulary.SEP + 1)  # they stand for no word of a text
+        found[: vocabulary.SEP + 1] = [None] * (vocabulary.SEP + 1)  # these ids are not words
         has = np.array([row is not None for row in found])
         matrix = np.empty((len(words), self.dim), dtype=np.float32)
         matrix[has] = self.matrix[[row for row in found if row is not None]]
-        # The old generator, as NumPy promises to keep its sequence: the rows are the same everywhere.
+        # The legacy generator, whose sequence NumPy guarantees across versions.
         bound = (3 / self.dim) ** 0.5
-        drawn = np.random.RandomState(seed).uniform(-bound, bound, (int((~has).sum()), self.dim))
-        matrix[~has] = drawn.astype(self.matrix.dtype)  # as exact as the others, so that they can be stored alike
+        sampled = np.random.RandomState(seed).uniform(-bound, bound, (int((~has).sum()), self.dim))
+        matrix[~has] = sampled.astype(
+            self.matrix.dtype
+        )  # the same precision as the others, so that all can be stored in it
         matrix[vocabulary.PAD] = 0
         return torch.from_numpy(matrix)
 
@@ -138,14 +141,14 @@ def read(path: str | os.PathLike[str], wanted: Container[str] | None = None) -> 
     """Read word vectors from a file.
 
     Args:
-        path: a text file, plain or packed as .gz, .xz or .zip, or an .npz file; see `beamtree.data.vectors`.
+        path: a text file, plain or compressed as .gz, .xz or .zip, or an .npz file; see `beamtree.data.vectors`.
         wanted: the words to keep; None: all.
 
     Returns:
         The vectors.
 
     Raises:
-        ValueError: if the file is damaged, or has none of the wanted words.
+        ValueError: if the file is damaged, or contains none of the wanted words.
 
     Examples:
         >>> from beamtree.data import vectors
@@ -171,7 +174,7 @@ def load(
         name: "glove-6b" or "glove-840b".
         dim: width of the vectors.
         wanted: the words to keep; None: all.
-        roots: folders in which the file is searched; see `beamtree.data.load`.
+        roots: folders that are searched for the file; see `beamtree.data.load`.
 
     Returns:
         The vectors.
@@ -199,9 +202,9 @@ def load(
 
 def _read_lines(lines: Iterable[bytes], path: Path, wanted: Container[str] | None) -> Vectors:
     words: list[str] = []
-    values = array("f")  # which grows in place: a list of rows would have to be copied into one matrix
+    values = array("f")  # grows in place; a list of rows would have to be copied into a matrix
     dim = number = 0
-    try:  # once, and not `with at(…)` for each line, which would take longer than reading it
+    try:  # not `with at(…)` for each line, which would take longer than parsing it
         for full_line in lines:
             number += 1
             line = full_line.rstrip()
@@ -212,7 +215,7 @@ def _read_lines(lines: Iterable[bytes], path: Path, wanted: Container[str] | Non
                 if header:
                     continue
             end = _word_end(line, dim)
-            # A word is any bytes: one that is no UTF-8 is not wanted, and no reason to stop.
+            # A word may be any bytes: one that is not UTF-8 is not wanted, but not an error.
             word = line[:end].decode("utf-8", "surrogateescape")
             if wanted is None or _is_wanted(word, wanted):
                 values.frombytes(_parsed(line[end + 1 :]).tobytes())
@@ -220,14 +223,14 @@ def _read_lines(lines: Iterable[bytes], path: Path, wanted: Container[str] | Non
     except ValueError as error:
         raise ValueError(f"{path}, line {number}: {error}") from None
     if not dim:
-        raise ValueError(f"{path}, line 1: the file holds no vectors: each line should be a word and its values")
+        raise ValueError(f"{path}, line 1: the file has no vectors: each line should be a word and its values")
     if not words:
-        raise ValueError(f"{path}: {_NOTHING}")
+        raise ValueError(f"{path}: {_NONE_WANTED}")
     return Vectors(words, np.frombuffer(values, dtype=np.float32).reshape(len(words), dim))
 
 
 def _dimension(line: bytes) -> tuple[int, bool]:
-    """The number of values in each line, from the first one, and whether that is only a header, `count D`."""
+    """The number of values per line, by the first line, and whether that is a header, `count D`."""
     parts = line.split(b" ")
     if len(parts) == 2 and all(part.isdigit() for part in parts) and int(parts[1]):
         return int(parts[1]), True
@@ -240,7 +243,7 @@ def _dimension(line: bytes) -> tuple[int, bool]:
 
 
 def _word_end(line: bytes, dim: int) -> int:
-    """Where the word ends. It may itself hold spaces, as ". . ." does in GloVe 840B, but a number is no part of one."""
+    """The end of the word. It may contain spaces, like ". . ." in GloVe 840B, but its last part is not a number."""
     extra = line.count(b" ") - dim
     end = line.find(b" ") if extra == 0 else len(line.rsplit(b" ", dim)[0])
     last = line[line.rfind(b" ", 0, end) + 1 : end]
@@ -253,12 +256,12 @@ def _word_end(line: bytes, dim: int) -> int:
 
 
 def _parsed(text: bytes) -> Float[np.ndarray, "D"]:
-    parts = text.decode("utf-8", "replace").split(" ")  # numbers are read faster from text than from bytes
+    parts = text.decode("utf-8", "replace").split(" ")  # parsing numbers is faster from text than from bytes
     try:
         values = list(map(float, parts))
     except ValueError:
         wrong = next(part for part in parts if not _is_number(part))
-        raise ValueError(f"{wrong!r} is no number, as all values after the word should be") from None
+        raise ValueError(f"{wrong!r} is not a number: all values after the word must be") from None
     with np.errstate(over="ignore"):
         row = np.array(values, dtype=np.float32)
     if not np.isfinite(row).all():
@@ -269,19 +272,19 @@ def _parsed(text: bytes) -> Float[np.ndarray, "D"]:
 
 def _read_arrays(path: Path, wanted: Container[str] | None) -> Vectors:
     try:
-        with open(path, "rb") as file:  # numpy would leave a damaged one open
+        with open(path, "rb") as file:  # NumPy would not close a damaged file
             arrays = np.load(file, allow_pickle=False)
             if not isinstance(arrays, NpzFile) or not {"words", "vectors"} <= set(arrays):
-                raise ValueError("it should hold the arrays 'words' and 'vectors'")
+                raise ValueError("it must contain the arrays 'words' and 'vectors'")
             words, matrix = arrays["words"], arrays["vectors"]
         if words.ndim != 1 or words.dtype.kind != "U":
-            raise ValueError(f"'words' is {words.dtype} of shape {words.shape}: it must be one row of strings")
+            raise ValueError(f"'words' is {words.dtype} of shape {words.shape}: it must be a 1-D array of strings")
         vectors = Vectors(words.tolist(), matrix)
         if wanted is None:
             return vectors
         kept = [row for row, word in enumerate(vectors.words) if _is_wanted(word, wanted)]
         if not kept:
-            raise ValueError(_NOTHING)
+            raise ValueError(_NONE_WANTED)
         return Vectors([vectors.words[row] for row in kept], matrix[kept])
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
@@ -305,7 +308,7 @@ def _shown(text: bytes) -> str:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """The unpacked bytes of the file."""
+    """Open the file, decompressed."""
     with contextlib.ExitStack() as stack:
         match path.suffix.lower():
             case ".gz":
@@ -316,8 +319,8 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
                 archive = stack.enter_context(zipfile.ZipFile(path))
                 names = [name for name in archive.namelist() if not name.endswith("/")]
                 if len(names) != 1:
-                    held = f"{len(names)} files ({', '.join(names)})" if names else "no file"
-                    raise ValueError(f"{path}: it holds {held}: unpack it, and give the one that you want")
+                    contents = f"{len(names)} files ({', '.join(names)})" if names else "no file"
+                    raise ValueError(f"{path}: it contains {contents}: unpack it, and pass the path of one file")
                 raw = stack.enter_context(archive.open(names[0]))
             case _:
                 raw = stack.enter_context(open(path, "rb", buffering=0))
@@ -329,4 +332,4 @@ def _damage(path: Path) -> Iterator[None]:
     try:
         yield
     except _DAMAGE as error:
-        raise ValueError(f"{path}: the file is damaged, or not what its name says ({error}): get it anew") from None
+        raise ValueError(f"{path}: the file is damaged, or its suffix is wrong ({error}): download it again") from None

@@ -1,10 +1,10 @@
-"""The words that a model knows, each with its id: what a checkpoint needs to be of any use.
+"""The words of a model and their ids, without which its weights cannot be used.
 
     vocabulary = Vocabulary.build(Counter(tokens), min_count=5, max_size=50_000, known=vectors)
     vocabulary.ids(["the", "film"])     # [3, 17]; a word that is not in it is UNK
 
-The first three ids are for padding, for unknown words and for the separator of a pair. They stand for no word of a
-text: their spellings "<pad>", "<unk>" and "<sep>" are unknown words where a text has them.
+The first three ids are for padding, for unknown words and for the separator of a pair. They are not words: if a text
+contains "<pad>", "<unk>" or "<sep>", these are unknown words.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class Vocabulary:
     ids, and `word in vocabulary` says whether a word is known.
 
     Args:
-        words: the words, which have the ids from 3 on in this order.
+        words: the words, which get the ids from 3 on in this order.
         closed: whether unknown words are an error, as in a formal language.
 
     Examples:
@@ -52,13 +52,13 @@ class Vocabulary:
         self._words = (*_SPECIAL, *words)
         self._closed = closed
         self._ids: dict[str, int] = {}
-        for number, word in enumerate(self._words[len(_SPECIAL) :], start=len(_SPECIAL)):
+        for index, word in enumerate(self._words[len(_SPECIAL) :], start=len(_SPECIAL)):
             if not isinstance(word, str) or word.split() != [word]:
-                raise ValueError(f"word {number} is {word!r}: a word must be a non-empty string without whitespace")
+                raise ValueError(f"word {index} is {word!r}: a word must be a non-empty string without whitespace")
             if word in _SPECIAL:
-                raise ValueError(f"word {number} is {word!r}, which stands for no word: leave it out")
-            if self._ids.setdefault(word, number) != number:
-                raise ValueError(f"word {number} is {word!r}, as is word {self._ids[word]}: each may be there once")
+                raise ValueError(f"word {index} is {word!r}, which is reserved: remove it")
+            if self._ids.setdefault(word, index) != index:
+                raise ValueError(f"word {index} is {word!r}, and so is word {self._ids[word]}: remove one of them")
 
     @classmethod
     def build(
@@ -102,7 +102,7 @@ class Vocabulary:
         return hashlib.sha256("\n".join(self._words).encode("utf-8", "surrogatepass")).hexdigest()
 
     def __len__(self) -> int:
-        """The number of ids: of words, and three more."""
+        """The number of ids: three more than there are words."""
         return len(self._words)
 
     def __contains__(self, word: object) -> bool:
@@ -165,10 +165,10 @@ class Vocabulary:
         if ids is None:
             return list(self._words)
         ids = list(ids)
-        for number in ids:
-            if not 0 <= number < len(self):
-                raise ValueError(f"there is no word of id {number}: ids go from 0 to {len(self) - 1}")
-        return [self._words[number] for number in ids]
+        for index in ids:
+            if not 0 <= index < len(self):
+                raise ValueError(f"there is no word with id {index}: ids are from 0 to {len(self) - 1}")
+        return [self._words[index] for index in ids]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a JSON list of all words, one per line, in the order of their ids. The file is written atomically.
@@ -191,14 +191,16 @@ class Vocabulary:
             The vocabulary.
 
         Raises:
-            ValueError: if the file is no vocabulary.
+            ValueError: if the file is not a vocabulary.
         """
         try:
             words = json.loads(Path(path).read_bytes())
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path}: it is no JSON file ({error}): it should be a list of words") from None
+            raise ValueError(f"{path}: it is not JSON ({error}): it must be a list of words") from None
         if not isinstance(words, list) or tuple(words[: len(_SPECIAL)]) != _SPECIAL:
-            raise ValueError(f"{path}: it is no vocabulary, which is a JSON list that begins {', '.join(_SPECIAL)}")
+            raise ValueError(
+                f"{path}: it is not a vocabulary: it must be a JSON list that starts with {', '.join(_SPECIAL)}"
+            )
         try:
             return cls(words[len(_SPECIAL) :], closed)
         except ValueError as error:

@@ -1,7 +1,7 @@
-"""Checkpoints of a run: complete and verified, or absent.
+"""Checkpoints of a run, written atomically and verified by a checksum.
 
-A file consists of a line that names the format, a line with the SHA-256 of the rest, and what `torch.save` wrote. It is
-written under a temporary name and renamed. The two newest checkpoints are kept, in case one is damaged.
+A file consists of a line that names the format, a line with the SHA-256 of the rest, and the output of `torch.save`. It
+is written under a temporary name and renamed. The two newest checkpoints are kept, in case one is damaged.
 """
 
 import hashlib
@@ -23,8 +23,8 @@ _DIGEST = 64  # hexadecimal digits
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint. `state` holds tensors, numbers, texts, and lists and dicts of them."""
-    buffer = io.BytesIO()  # errors of torch.save do not tell a full disk from other causes
+    """Write a checkpoint. `state` consists of tensors, numbers, strings, and lists and dicts of them."""
+    buffer = io.BytesIO()  # torch.save does not distinguish a full disk from other errors
     torch.save(state, buffer)
     payload = buffer.getvalue()
     with files.writing(path):
@@ -38,7 +38,7 @@ def load(path: Path) -> dict[str, Any]:
     try:
         return dict(torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True))
     except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
-        raise ValueError(f"{path}: it is no checkpoint that this version can read ({error})") from None
+        raise ValueError(f"{path}: it is not a checkpoint that this version can read ({error})") from None
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -53,12 +53,12 @@ def newest(folder: Path, say: Callable[[str], None]) -> Path | None:
         try:
             _verified(path)
         except ValueError as error:
-            say(f"{error}: the one before it is taken")
+            say(f"{error}: using the previous one")
             continue
         return path
     if found:
         raise ValueError(
-            f"{folder}: all {len(found)} checkpoints are damaged: restore one, or remove the folder to begin anew"
+            f"{folder}: all {len(found)} checkpoints are damaged: restore one, or remove the folder to start over"
         )
     return None
 
@@ -68,13 +68,13 @@ def all_of(folder: Path) -> list[Path]:
 
 
 def prune(folder: Path, kept: int = KEPT) -> None:
-    """Remove all but the newest."""
+    """Remove all but the newest checkpoints."""
     for path in all_of(folder)[:-kept]:
         path.unlink(missing_ok=True)
 
 
 def remove_after(folder: Path, last: Path | None) -> None:
-    """Remove checkpoints newer than the one a run continues from, and incomplete files of killed processes."""
+    """Remove checkpoints newer than the one a run resumes from, and temporary files of killed processes."""
     for path in all_of(folder):
         if last is None or path > last:
             path.unlink(missing_ok=True)
@@ -83,7 +83,7 @@ def remove_after(folder: Path, last: Path | None) -> None:
 
 
 def _verified(path: Path) -> bytes:
-    """The content of the file, after comparing its checksum."""
+    """The content of the file, after verifying its checksum."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -98,19 +98,19 @@ def _verified(path: Path) -> bytes:
 
 
 def seed_all(*seeds: int) -> None:
-    """Seed all random number generators. Trailing zeros among the seeds make no difference."""
-    number = int(np.random.SeedSequence(seeds).generate_state(1)[0])
-    random.seed(number)
-    np.random.seed(number)
-    torch.manual_seed(number)  # also those of the GPUs
+    """Seed all random number generators. Trailing zeros among the seeds have no effect."""
+    seed = int(np.random.SeedSequence(seeds).generate_state(1)[0])
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)  # also those of the GPUs
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
     """The states of all random number generators, in types that can be loaded without executing code."""
-    name, keys, place, has_gauss, gauss = np.random.get_state()
+    name, keys, position, has_gauss, gauss = np.random.get_state()
     return {
         "python": random.getstate(),
-        "numpy": (str(name), torch.from_numpy(np.asarray(keys).astype(np.int64)), place, has_gauss, gauss),
+        "numpy": (str(name), torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, gauss),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
     }

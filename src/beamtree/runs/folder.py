@@ -1,7 +1,7 @@
-"""The folder of a run: the files of its model, and what training adds to them.
+"""The folder of a run: the files of its model, and the files of training.
 
 `metrics.jsonl` has a line for each epoch, `environment.json` the versions, the hardware and the fingerprints of the
-data, and `checkpoints/` what is needed to resume. `results.json` is written last and marks a finished run.
+data, and `checkpoints/` the state that is needed to resume. `results.json` is written last and marks a finished run.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ def read_settings(folder: StrPath) -> Settings:
         Its settings.
 
     Raises:
-        ValueError: if the folder holds no run, or if its config.yaml is invalid.
+        ValueError: if the folder contains no run, or if its config.yaml is invalid.
 
     Examples:
         >>> from beamtree.runs.folder import read_settings
@@ -54,7 +54,7 @@ def read_settings(folder: StrPath) -> Settings:
 
 
 def environment(device: torch.device | str) -> dict[str, Any]:
-    """The versions and the hardware, on which results may depend."""
+    """The versions and the hardware, which may affect results."""
     versions = {"beamtree": __version__, "python": platform.python_version()}
     for package in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -69,7 +69,7 @@ def environment(device: torch.device | str) -> dict[str, Any]:
 
 
 def fingerprint(data: Data, splits: Iterable[str]) -> dict[str, str]:
-    """The SHA-256 of each split in hexadecimal digits, over its tokens, its labels and their order."""
+    """The SHA-256 of each split in hexadecimal digits, of its tokens, its labels and their order."""
     return {split: _digest(data[split].arrays(), data[split].label_names) for split in splits}
 
 

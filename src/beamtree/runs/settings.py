@@ -1,13 +1,13 @@
-"""The settings of a run: everything that decides its result, apart from the data itself and the version of beamtree.
+"""The settings of a run: everything that determines its result, except the data itself and the version of beamtree.
 
     settings = recipes.load("listops", encoder="bt-grc", seed=1)
     settings.training.clip                                # 1.0
     settings.change({"optimizer.lr": 5e-4})               # a new object
     Settings.from_dict(settings.to_dict()) == settings    # as in the config.yaml of a run
 
-Settings are validated whenever an object is made. An error is one line that names the key, "training.clip", its value
-and what is allowed; the latter is read from the JSON Schema of the field. An integer is accepted for a float, not the
-other way round.
+Settings are validated whenever an object is created. An error is one line with the key, such as "training.clip", its
+value and the allowed values, which are taken from the JSON Schema of the field. An integer is accepted for a float, but
+not vice versa.
 """
 
 import re
@@ -31,7 +31,7 @@ from pydantic import (
 from beamtree.nn.encoders import encoders
 from beamtree.utils.checks import unknown
 
-OPTIONS = ("data.options", "encoder.options")  # keys whose own keys depend on the task and on the encoder
+OPTIONS = ("data.options", "encoder.options")  # mappings whose keys depend on the task and on the encoder
 LONGEST_VALUE = 60  # characters of a value in an error message
 
 Optimizer = Literal["ranger", "adamw"]
@@ -52,7 +52,7 @@ def _text_from_integer(value: Any) -> Any:
 
 
 def _tuple_of_names(value: Any) -> Any:
-    """A single name stands for a list of one."""
+    """A single name is the same as a list of one."""
     names = value if isinstance(value, list | tuple) else (value,)
     return tuple(map(_text_from_integer, names))
 
@@ -92,7 +92,7 @@ class DataSettings(Section):
         description="Options of the task: seed of a generator, ...; of your own data: tokenizer, dev, test, seed."
     )
     vectors: Text | None = Field(
-        description="Pretrained word vectors, which stay frozen: a name such as glove-840b. null: vectors are learned."
+        description="Pretrained word vectors, which are frozen: a name such as glove-840b. null: vectors are learned."
     )
     tests: Names = Field(
         description="Splits that the trained model is tested on. Empty: all available ones except train and dev."
@@ -202,7 +202,7 @@ class Settings(Section):
             ValueError: if a key is missing or unknown, or if a value is invalid.
         """
         if not isinstance(mapping, Mapping):
-            raise ValueError(f"{where}: it is {shortened(mapping)}: it must be settings by their names")
+            raise ValueError(f"{where}: it is {shortened(mapping)}: it must be a mapping of settings")
         groups = {key: _with_text_keys(group) for key, group in _with_text_keys(mapping).items()}
         try:
             return cls(**groups)
@@ -210,7 +210,7 @@ class Settings(Section):
             raise ValueError(f"{where}: {error}") from None
 
     def change(self, changes: Mapping[str, Any]) -> "Settings":
-        """Copy the settings with other values for some keys.
+        """Copy the settings with new values for some keys.
 
         Args:
             changes: values by keys such as "optimizer.lr" and "encoder.options.beam_size".
@@ -228,7 +228,7 @@ class Settings(Section):
                 raise ValueError(f"{key} is a group of settings: change one of {', '.join(keys(_SECTIONS[key]))}")
             if len(rest) >= 2 and f"{first}.{rest[0]}" in OPTIONS:
                 options = values[first][rest[0]]
-                if isinstance(options, Mapping):  # otherwise refused below
+                if isinstance(options, Mapping):  # otherwise validation fails below
                     values[first][rest[0]] = {**options, ".".join(rest[1:]): value}
             elif key in keys(Settings):
                 (values[first] if rest else values)[key.rpartition(".")[2]] = value
@@ -246,7 +246,7 @@ _S = TypeVar("_S", bound=Section)
 
 
 def replace(section: _S, **changes: Any) -> _S:
-    """A validated copy with other values for some fields, as by `dataclasses.replace`."""
+    """A validated copy with new values for some fields, like `dataclasses.replace`."""
     return type(section)(**{**dict(section), **changes})
 
 
@@ -257,7 +257,7 @@ def keys(section: type[Section]) -> list[str]:
 
 
 def unknown_key(key: str) -> str:
-    """The error message for an unknown key. It suggests the closest one, also for a key without its group."""
+    """The error message for an unknown key. It suggests the closest one, also if only the group is missing."""
     section = _SECTIONS.get(key.partition(".")[0], Settings)
     full = [known for known in keys(Settings) if known.endswith(f".{key}")]
     if len(full) == 1:
@@ -318,12 +318,12 @@ def schema() -> dict[str, Any]:
 
 
 def cut(text: str) -> str:
-    """Text that is no longer than a value in an error message may be."""
+    """Truncate text to the maximum length of a value in an error message."""
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
 
 
 class _ShortRepr(reprlib.Repr):
-    """Never expands a whole value: a small YAML file with aliases can hold billions of items."""
+    """A `repr` of limited size: a small YAML file with aliases can expand to billions of items."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -339,17 +339,17 @@ def shortened(value: object) -> str:
 
 
 def _with_text_keys(value: Any) -> Any:
-    """A mapping whose keys are valid names of arguments; any other value is returned as it is."""
+    """Convert the keys of a mapping to strings; any other value is returned unchanged."""
     if not isinstance(value, Mapping):
         return value
     return {key if isinstance(key, str) else shortened(key): each for key, each in value.items()}
 
 
 def _message(section: type[Section], values: Mapping[str, Any], error: ValidationError) -> str:
-    """The first error in one line. An unknown key comes first: a misspelt one is also missing."""
+    """The first error in one line. Unknown keys have priority, since the correct key is then missing, too."""
     first = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
     kind, location = first["type"], first["loc"]
-    if kind == "value_error":  # of a section or a validator, which have written the message
+    if kind == "value_error":  # from a section or a validator, which has a message
         return str(first["ctx"]["error"])
     name = str(location[0])
     key = f"{section.prefix}{name}"
@@ -360,7 +360,7 @@ def _message(section: type[Section], values: Mapping[str, Any], error: Validatio
         return f"{key} is missing"
     value = values[name]
     if key in _SECTIONS:
-        return f"{key} is {shortened(value)}: it must be settings by their names"
+        return f"{key} is {shortened(value)}: it must be a mapping of settings"
     allowed = section.model_json_schema()["properties"][name]
     if key in OPTIONS and len(location) > 1 and location[-1] != "[key]":
         key, value, allowed = f"{key}.{cut(str(location[1]))}", first["input"], allowed["additionalProperties"]
@@ -377,11 +377,11 @@ def _in_words(allowed: Mapping[str, Any]) -> str:
     if allowed["type"] in ("integer", "number"):
         return f"{'an integer' if allowed['type'] == 'integer' else 'a number'}{_limits(allowed)}"
     return {
-        "string": "a word",
+        "string": "a non-empty string" if "minLength" in allowed else "a string",
         "boolean": "true or false",
         "null": "null",
         "array": "a list of names",
-        "object": "options by their names",
+        "object": "a mapping of options",
     }[allowed["type"]]
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with an original is told in one line, with file and line, by whatever split needs it; nothing stays."""
+"""An error in an original file is reported in one line, with file and line number, and leaves nothing in the cache."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,13 @@ MATCHED, MISMATCHED = (f"multinli_1.0/multinli_1.0_dev_{side}.jsonl" for side in
 BAD: list[tuple[str, str, str, list[str] | bytes, str]] = [
     ("logic", "train", f"{LOGIC}/train3", ["=\ta\ta", "=\ta"], ", line 2: 3 columns expected, relation<TAB>formula"),
     ("logic", "dev", f"{LOGIC}/train6", ["=\ta\ta", "?\ta\ta"], ", line 2: unknown label '?'; known: =, <, >"),
-    ("logic", "4", f"{LOGIC}/test4", ["=\ta\t( not a"], ", line 1: unbalanced brackets: 1 have no ')' at token 3"),
+    (
+        "logic",
+        "4",
+        f"{LOGIC}/test4",
+        ["=\ta\t( not a"],
+        ", line 1: unbalanced brackets: 1 '(' not closed at the end, token 3",
+    ),
     ("logic", "4", f"{LOGIC}/test4", ["=\ta\tg"], ", line 1: at token 0: unknown token 'g'; known: (, ), a"),
     ("logic", "4", f"{LOGIC}/test4", [], ", line 1: the file is empty: each line should be relation<TAB>"),
     ("logic-c", "C", f"{LOGIC}/train0", [], ", line 1: the file is empty: each line should be relation<TAB>"),
@@ -25,10 +31,10 @@ BAD: list[tuple[str, str, str, list[str] | bytes, str]] = [
     ("sst5", "dev", "trees/dev.txt", b"(2 a)\n(2 \xff)\n", ", line 2: this is not UTF-8 text"),
     ("imdb", "con-ood", "contrast/test_contrast.tsv", table("Good ok"), ", line 2: unknown sentiment 'Good'; known"),
     ("imdb", "dev", "contrast/dev_original.tsv", table("Positive"), ", line 2: 2 columns expected, Sentiment<TAB>Text"),
-    ("imdb", "count-ood", "counterfactual/new/test.tsv", [], ", line 1: the file holds no reviews"),
-    ("imdb", "train", "aclImdb/train/pos/0_9.txt", ["<br />"], ", line 1: the review is ' \\n', which has no words"),
-    ("imdb", "iid", "aclImdb/test/pos/0_7.txt", b"\xff", ": it is not UTF-8 text (invalid start byte at byte 0)"),
-    ("mnli", "M", MATCHED, ["{", ""], ", line 1: broken JSON at character 1"),
+    ("imdb", "count-ood", "counterfactual/new/test.tsv", [], ", line 1: the file has no reviews"),
+    ("imdb", "train", "aclImdb/train/pos/0_9.txt", ["<br />"], ", line 1: the review is ' \\n', which has no tokens"),
+    ("imdb", "iid", "aclImdb/test/pos/0_7.txt", b"\xff", ": this is not UTF-8 text (invalid start byte at byte 0)"),
+    ("mnli", "M", MATCHED, ["{", ""], ", line 1: invalid JSON at character 1"),
     ("mnli", "len-m-ours", MATCHED, [], ", line 1: the file is empty: each line should be a JSON object"),
     ("mnli", "MM", MISMATCHED, [pair("maybe", "A", "B")], ", line 1: unknown label 'maybe'; known: entailment"),
     ("snli", "dev", "snli_1.0/snli_1.0_dev.jsonl", ["{}"], ", line 1: the field 'gold_label' is missing"),
@@ -46,7 +52,7 @@ BAD: list[tuple[str, str, str, list[str] | bytes, str]] = [
     ("listops-original", "near-iid", "listops/test_d20s.tsv", ["3\t3", "4\t3"], ", line 2: the label is '4', but the"),
     ("listops-original", "near-iid", "listops/test_d20s.tsv", ["3\t3\t3"], ", line 1: 2 columns expected, label<TAB>"),
     ("listops-original", "train", "listops/train_d20s.tsv", ["3\t( ( [MAX 3 ) ]"], ", line 1: unbalanced brackets"),
-    ("listops-original", "dev", "listops/train_d20s.tsv", [], ", line 1: the file holds no examples"),
+    ("listops-original", "dev", "listops/train_d20s.tsv", [], ", line 1: the file has no examples"),
 ]
 
 
@@ -67,7 +73,7 @@ def test_a_bad_file_is_refused_with_its_line_and_leaves_nothing(
     message = str(caught.value)
     assert type(caught.value) is ValueError
     assert "\n" not in message
-    # Of a file in a folder that is read as a whole, the part before the folder ends in a colon.
+    # If a folder is read as a whole, the path of the folder and the file in it are separated by a colon.
     assert message.replace(":", "/").startswith(f"{root}/{file}")
     assert not entries()
     assert not list(root.parent.glob("cache/prepared/.*"))

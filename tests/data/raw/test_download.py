@@ -1,4 +1,4 @@
-"""Downloads from a server on this machine that breaks off, refuses, lies and changes its mind."""
+"""Downloads from a local server that drops connections, refuses requests, sends wrong data and changes files."""
 
 import hashlib
 import http.server
@@ -27,20 +27,20 @@ MD5 = f"md5:{hashlib.md5(CONTENT).hexdigest()}"
 
 @dataclass
 class Site:
-    """What the server does. Lists are used up, one item an answer."""
+    """The behaviour of the server. Lists are consumed, one item per response."""
 
     address: str = ""
     content: bytes = CONTENT
     tag: str | None = '"first"'
-    ranges: bool = True  # whether it can send a part
-    heeds_versions: bool = True  # whether it sends all where If-Range names another version
-    repeats_version: bool = True  # whether the answer for a part names the version
+    ranges: bool = True  # whether it supports ranges
+    heeds_versions: bool = True  # whether it sends the whole file if If-Range is another version
+    repeats_version: bool = True  # whether a partial response includes the version
     announces_size: bool = True
     kind: str = "application/octet-stream"
-    break_after: list[int] = field(default_factory=list)  # bytes after which the connection is cut
+    break_after: list[int] = field(default_factory=list)  # bytes after which the connection is dropped
     statuses: list[int] = field(default_factory=list)  # errors instead of the file
     redirect: str | None = None
-    stalls: threading.Event | None = None  # what it waits for before it ends the answer
+    stalls: threading.Event | None = None  # the event that it waits for before it ends the response
     asked: list[str | None] = field(default_factory=list)  # the Range of each request
 
     def url(self, name: str = "file.bin") -> str:
@@ -127,7 +127,7 @@ def refused(complaint: str, *arguments: object, **options: object) -> str:
 
 
 def alone(target: Path) -> bool:
-    """Whether the file is all that is there."""
+    """Whether the folder contains nothing but the file."""
     return os.listdir(target.parent) == [target.name]
 
 
@@ -187,7 +187,7 @@ def test_wherever_it_breaks_the_file_is_right_in_the_end(
 def test_a_later_run_goes_on_from_what_has_come(site: Site, target: Path) -> None:
     site.break_after = [400_000, 0, 0, 0]
     message = refused("the connection ended after 400,000 of 1,024,000 bytes", site.url(), target)
-    assert "400,000 bytes have come and are kept" in message
+    assert "400,000 bytes were received and are kept" in message
     assert (target.with_name("file.bin.part").stat().st_size, target.exists()) == (400_000, False)
     site.asked.clear()
     told: list[int] = []
@@ -198,7 +198,7 @@ def test_a_later_run_goes_on_from_what_has_come(site: Site, target: Path) -> Non
 
 
 def interrupted(site: Site, target: Path, checksum: str | None = None) -> None:
-    """Leave a part behind."""
+    """Leave a partial download."""
     site.break_after = [400_000, 0, 0, 0]
     refused("the connection ended", site.url(), target, checksum=checksum)
     site.asked.clear()
@@ -256,7 +256,7 @@ def test_a_part_of_another_address_or_with_a_damaged_description_is_not_used(sit
 
 
 def test_a_complete_part_is_accepted_without_another_byte(site: Site, target: Path) -> None:
-    """As a process leaves it that is killed right before the last step."""
+    """This is the state after a process was killed immediately before the last step."""
     interrupted(site, target)
     target.with_name("file.bin.part").write_bytes(CONTENT)
     fetch(site.url(), target)
@@ -282,7 +282,7 @@ def test_wrong_bytes_are_refused_with_both_checksums(site: Site, target: Path, c
     site.content = CONTENT[:-1] + b"!"
     kind = checksum.partition(":")[0]
     found = f"{kind}:{hashlib.new(kind, site.content).hexdigest()}"
-    message = refused("the file that came has the checksum", site.url(), target, checksum=checksum)
+    message = refused("the downloaded file has the checksum", site.url(), target, checksum=checksum)
     assert found in message
     assert checksum in message
     assert os.listdir(target.parent) == []
@@ -315,7 +315,7 @@ def test_a_refusal_keeps_what_has_come(site: Site, target: Path) -> None:
 
 def test_a_web_page_is_not_taken_for_the_file(site: Site, target: Path) -> None:
     site.kind = "text/html; charset=utf-8"
-    refused("the server sent a web page and not the file", site.url(), target)
+    refused("the server sent a web page instead of the file", site.url(), target)
     assert not target.exists()
 
 
@@ -331,7 +331,7 @@ def test_redirects_are_followed_to_the_web_only(site: Site, target: Path, tmp_pa
 
 @pytest.mark.parametrize("url", ["ftp://example.org/x", "file:///etc/passwd", "/etc/passwd", "example.org/x"])
 def test_only_addresses_of_the_web_are_taken(tmp_path: Path, url: str) -> None:
-    refused("only addresses that begin with http:// or https://", url, tmp_path / "x")
+    refused("the address must start with http:// or https://", url, tmp_path / "x")
 
 
 def test_a_checksum_must_be_one(tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ def test_what_came_before_a_server_fell_silent_is_kept(
 ) -> None:
     monkeypatch.setattr(download, "_PAUSES", ())
     site.break_after, site.stalls = [100_000], threading.Event()
-    refused("timed out.*100,000 bytes have come", site.url(), target, timeout=0.2)
+    refused("timed out.*100,000 bytes were received", site.url(), target, timeout=0.2)
     site.stalls.set()
     fetch(site.url(), target, checksum=SHA256)
     assert site.asked == [None, "bytes=100000-"]
@@ -417,7 +417,7 @@ def test_processes_that_fetch_the_same_file_at_once_all_succeed(
     assert target.read_bytes() == CONTENT
     assert alone(target)
     if with_locks:
-        assert len(site.asked) == 4  # three of them broke; the other processes asked for nothing
+        assert len(site.asked) == 4  # three of them were interrupted; the other processes requested nothing
 
 
 def test_without_locks_a_process_has_a_part_of_its_own(
@@ -435,7 +435,7 @@ def test_without_locks_a_process_has_a_part_of_its_own(
 def test_a_full_disk_is_one_line_and_keeps_what_has_come(
     site: Site, target: Path, start: Callable[[str], subprocess.Popen[str]]
 ) -> None:
-    """A limit on the size of files stands in for a full disk."""
+    """A limit on the size of files simulates a full disk."""
     process = start(f"""
 resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
 try:
@@ -444,9 +444,9 @@ except ValueError as error:
     print(error)
 """)
     output, errors = process.communicate(timeout=30)
-    assert re.fullmatch(r".*file\.bin: it cannot be written \(File too large\); what has come is kept.*\n", output), (
-        errors
-    )
+    assert re.fullmatch(
+        r".*file\.bin: it cannot be written \(File too large\); what was received is kept.*\n", output
+    ), errors
     fetch(site.url(), target, checksum=SHA256)
     assert site.asked == [None, "bytes=500000-"]
 
@@ -483,4 +483,4 @@ def test_what_cannot_be_got_is_told_with_where_it_is(site: Site, tmp_path: Path)
         ) as caught:
             get(source, tmp_path)
         assert "\n" not in str(caught.value)
-    assert os.listdir(tmp_path) == ["good"]  # what came before stays
+    assert os.listdir(tmp_path) == ["good"]  # files that were downloaded before are kept

@@ -1,4 +1,4 @@
-"""Originals: found in every usual layout, read the same however they are packed, and refused where damaged."""
+"""Original files: found in all usual layouts, read identically from folders and archives, and rejected if damaged."""
 
 import bz2
 import csv
@@ -107,7 +107,7 @@ def all_of(originals: Originals) -> tuple[list[str], str, dict[str, bytes]]:
 
 
 def outcome(root: Path) -> tuple[list[str], str, dict[str, bytes]] | str:
-    """All that is read, or the complaint."""
+    """The content of all files, or the error message."""
     try:
         return all_of(find(TOY, [root]))
     except ValueError as error:
@@ -159,7 +159,7 @@ def test_text_keeps_the_line_ends_that_a_csv_field_holds(tmp_path: Path) -> None
 
 
 def counted_passes(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Grows with every tar that is unpacked from here on."""
+    """A list that gets an item whenever a tar is decompressed."""
     passes: list[Path] = []
     unpacked = reading._unpacked
     monkeypatch.setattr(reading, "_unpacked", lambda path: passes.append(path) or unpacked(path))
@@ -174,9 +174,9 @@ def test_a_large_file_of_a_tar_is_streamed(tmp_path: Path, monkeypatch: pytest.M
     originals = find(TOY, [tmp_path])
     for _ in range(2):
         assert sum(int(line) for line in originals.lines("train.txt")) == sum(range(50_000))
-    assert len(passes) == 3  # one to list what there is
+    assert len(passes) == 3  # one of them lists the files
     assert list(originals.lines("dev.txt")) == ["a\tb"]
-    assert next(originals.lines("train.txt")) == "0"  # and left unfinished
+    assert next(originals.lines("train.txt")) == "0"  # without reading the rest
 
 
 def test_a_small_tar_is_unpacked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +208,7 @@ def test_an_archive_that_lacks_a_file_is_named_with_it(tmp_path: Path, ending: s
         with pytest.raises(ValueError, match=rf"toy\.{ending} lacks dev\.txt or trial\.txt") as caught:
             read(find(TOY, [tmp_path]))
         one_line(caught)
-    if ending == "zip":  # whose list of files is at hand
+    if ending == "zip":  # which has a list of its files
         with pytest.raises(ValueError, match="lacks"):
             find(TOY, [tmp_path])
 
@@ -217,7 +217,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     make_folder(tmp_path, CONTENT)
     originals = find(TOY, [tmp_path])
     for file in ("extra.txt", "nothing"):
-        with pytest.raises(ValueError, match=f"there is no {file} in it"):
+        with pytest.raises(ValueError, match=f"it has no file {file}"):
             next(originals.lines(file))
 
 
@@ -268,14 +268,14 @@ def test_a_damaged_packed_file_is_refused(tmp_path: Path, ending: str) -> None:
         (tmp_path / f"train.txt{ending}").write_bytes(damaged)
         originals = find(TOY, [tmp_path])
         if damaged or ending == ".xz":
-            with pytest.raises(ValueError, match=rf"train\.txt{ending}: the file is damaged, cut short") as caught:
+            with pytest.raises(ValueError, match=rf"train\.txt{ending}: the file is damaged, truncated") as caught:
                 list(originals.lines("train.txt"))
             one_line(caught)
 
 
 def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
     (tmp_path / "toy.zip").write_text("<html>404</html>")
-    with pytest.raises(ValueError, match=r"toy\.zip: the file is damaged, cut short or of an unknown kind") as caught:
+    with pytest.raises(ValueError, match=r"toy\.zip: the file is damaged, truncated or of an unknown kind") as caught:
         next(find(TOY, [tmp_path]).lines("train.txt"))
     one_line(caught)
 
@@ -311,7 +311,7 @@ def test_the_fingerprint_follows_the_files(tmp_path: Path) -> None:
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path, Path]:
-    """Two folders that BEAMTREE_DATA names, and the cache."""
+    """Two folders in BEAMTREE_DATA, and the cache."""
     first, second, cache = (tmp_path / name for name in ("first", "second", "cache"))
     for folder in (first, second):
         folder.mkdir()
@@ -327,7 +327,7 @@ def test_folders_are_searched_in_their_order(places: tuple[Path, Path, Path]) ->
     assert find(TOY).where == cache / "originals" / "toy" == download_folder(TOY)
     make_folder(second, whole)
     assert find(TOY).where == second
-    make_folder(second / "toy", whole)  # there it is sure to be the right one
+    make_folder(second / "toy", whole)  # the source's subfolder has priority
     assert find(TOY).where == second / "toy"
     assert find(TOY, [cache / "originals" / "toy"]).where == cache / "originals" / "toy"
 
@@ -371,7 +371,7 @@ def test_a_folder_that_does_not_exist_is_named(places: tuple[Path, Path, Path]) 
     with pytest.raises(ValueError, match=f"BEAMTREE_DATA names '{places[1]}', which is not a folder") as caught:
         find(TOY)
     one_line(caught)
-    with pytest.raises(ValueError, match=f"^{places[1]} is not a folder: it must be one that holds toy$"):
+    with pytest.raises(ValueError, match=f"^{places[1]} is not a folder: it must be a folder with toy$"):
         find(TOY, [places[1]])
 
 

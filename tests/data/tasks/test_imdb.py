@@ -59,15 +59,15 @@ def test_the_order_of_the_files_does_not_matter(files: list[tuple[str, str]]) ->
 @pytest.mark.parametrize(
     ("files", "complaint"),
     [
-        ([], "aclImdb: there are no reviews in it.*train/pos/127_10.txt"),
-        (OTHERS, "aclImdb: there are no reviews in it"),
-        ([("train/pos/review.txt", "Good.")], "train/pos/review.txt: .*named by number and rating, as 127_10.txt"),
+        ([], "aclImdb: it has no reviews.*train/pos/127_10.txt"),
+        (OTHERS, "aclImdb: it has no reviews"),
+        ([("train/pos/review.txt", "Good.")], "train/pos/review.txt: .*must be id and rating, as in 127_10.txt"),
         ([("train/pos/1_4.txt", "Good.")], "train/pos/1_4.txt: its rating is 4, but positive reviews .* from 7 to 10"),
         ([("test/neg/1_5.txt", "Bad.")], "test/neg/1_5.txt: its rating is 5, but negative reviews .* from 1 to 4"),
-        ([("test/neg/1_4.txt", " <br />")], "test/neg/1_4.txt, line 1: the review is .* has no words"),
+        ([("test/neg/1_4.txt", " <br />")], "test/neg/1_4.txt, line 1: the review is .* has no tokens"),
         (
             [("a/test/neg/1_4.txt", "x"), ("b/test/neg/01_3.txt", "x")],
-            "b/test/neg/01_3.txt: .* twice, .*a/test/neg/1_4",
+            "b/test/neg/01_3.txt: the review is a duplicate of .*a/test/neg/1_4",
         ),
     ],
 )
@@ -79,7 +79,7 @@ def test_a_bad_folder_is_refused(files: list[tuple[str, str]], complaint: str) -
 
 @given(st.lists(st.tuples(st.sampled_from(["Positive", "Negative"]), st.text().map("a {}".format)), min_size=1))
 def test_what_a_table_holds_is_read(rows: list[tuple[str, str]]) -> None:
-    # A zero byte or half a line end within a text is more than csv itself gives back.
+    # The csv module itself does not preserve a zero byte or a lone carriage return in a text.
     rows = [(label, text.replace("\0", "").replace("\r", "")) for label, text in rows]
     table = io.StringIO(newline="")
     csv.writer(table, delimiter="\t", lineterminator="\n").writerows([("Sentiment", "Text"), *rows])
@@ -100,8 +100,8 @@ def test_quotes_of_a_table_are_taken_off() -> None:
 @pytest.mark.parametrize(
     ("lines", "complaint"),
     [
-        ([], "line 1: the file holds no reviews"),
-        (["Sentiment\tText"], "line 1: the file holds no reviews"),
+        ([], "line 1: the file has no reviews"),
+        (["Sentiment\tText"], "line 1: the file has no reviews"),
         (["Positive\tGood."], "line 1: the header should be Sentiment<TAB>Text, found 'Positive<TAB>Good.'"),
         (
             ["Sentiment\tText", "Positive\tGood.", "Neutral\tWell."],
@@ -110,7 +110,7 @@ def test_quotes_of_a_table_are_taken_off() -> None:
         (["Sentiment\tText", "Positive"], "line 2: 2 columns expected, Sentiment<TAB>Text, found 1"),
         (["Sentiment\tText", "Positive\ta\tb"], "line 2: 2 columns expected, Sentiment<TAB>Text, found 3"),
         (["Sentiment\tText", ""], "line 2: 2 columns expected, Sentiment<TAB>Text, found 0"),
-        (["Sentiment\tText", "Positive\t<br />"], "line 2: the review is ' ', which has no words"),
+        (["Sentiment\tText", "Positive\t<br />"], "line 2: the review is ' ', which has no tokens"),
         (["Sentiment\tText", 'Positive\t"a', 'b"', "Positive"], "line 4: 2 columns"),
         (["Sentiment\tText", "Positive\ta", 'Positive\t"a', "b"], "line 3: a double quote .* not closed"),
         (["Sentiment\tText", 'Positive\t"a" b'], "line 2: a double quote .* not doubled"),
@@ -159,7 +159,7 @@ def members(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def short_ones(text: str) -> list[str]:
-    """Tokens, where a text may be short enough for a split: it has at least as many tokens as chunks."""
+    """Tokens of the texts that may be short enough for a split: a text has at least as many tokens as chunks."""
     chunks = text.split()
     return tokenize(text) if len(chunks) <= imdb.MAX_DEV_LENGTH else chunks
 

@@ -1,4 +1,4 @@
-"""ListOps: values and gold trees, a sampler that is plain rejection only faster, the paper's splits, the files."""
+"""ListOps: values and gold trees, a sampler that is equivalent to rejection sampling, the paper's splits, the files."""
 
 import hashlib
 import lzma
@@ -36,7 +36,7 @@ from beamtree.trees import Tree
 
 OPERATORS = ["[MIN", "[MAX", "[MED", "[SM"]
 
-# Run-time type checks make drawing ten times slower, and here are no shapes to check.
+# Run-time type checks make sampling ten times slower, and there are no shapes to check here.
 FULL_SPEED = pytest.mark.usefixtures("shape_checks_off")
 
 D20S = Spec(operator_probability=0.25, max_args=5, max_depth=20, max_length=1000, count=50)
@@ -54,7 +54,7 @@ EXPRESSIONS: st.SearchStrategy[list[str]] = st.recursive(
 
 
 def value_by_recursion(tokens: list[str]) -> int:
-    """The value by the textbook: recursive descent and the library's median."""
+    """The value by recursive descent and the standard library's median."""
 
     def node(position: int) -> tuple[int, int]:
         if not tokens[position].startswith("["):
@@ -76,7 +76,7 @@ def value_by_recursion(tokens: list[str]) -> int:
 
 
 def value_of_tree(tree: Tree) -> int:
-    """The value by folding the binary tree: an open list takes in its arguments one by one, `]` applies it."""
+    """The value by folding the binary tree: an open list collects its arguments one by one, and `]` applies it."""
     if tree.is_leaf:
         return int(tree.leaves[0])
 
@@ -130,8 +130,8 @@ def test_a_few_values_by_hand(text: str, value: int) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "empty at token 0"),
-        ("[MAX 1 2", "no ']' at token 3"),
+        ("", "the expression is empty"),
+        ("[MAX 1 2", "not closed at the end, token 3"),
         ("1 ]", "complete before ']' at token 1"),
         ("] 1", "the ']' at token 0 closes no list"),
         ("[MAX 1 [MIN ] ]", "'\\[MIN' that ends at token 3 has no arguments"),
@@ -209,7 +209,7 @@ def sampler(grammar: Grammar, seed: int = 0) -> Sampler:
 
 
 def assert_chi_square(observed: Counter[Hashable], expected: dict[Hashable, float]) -> None:
-    """Counts as the probabilities have it; rare outcomes are lumped, and five standard deviations are allowed."""
+    """Counts agree with the probabilities, within five standard deviations; rare outcomes are grouped."""
     total = sum(observed.values())
     assert set(observed) <= set(expected)
     rare = {outcome for outcome, probability in expected.items() if probability * total < 10}
@@ -262,7 +262,7 @@ def test_every_shape_has_the_probability_of_plain_rejection(
 
 
 def by_rejection(grammar: Grammar, count: int) -> list[list[str]]:
-    """The generator as it is described: draw, look, throw away."""
+    """The generator as published: rejection sampling."""
     rng = random.Random(1)
 
     def node(level: int) -> list[str]:
@@ -285,7 +285,7 @@ def by_rejection(grammar: Grammar, count: int) -> list[list[str]]:
 @FULL_SPEED
 @pytest.mark.parametrize(
     ("min_length", "min_nesting", "max_nesting"),
-    # From 130 tokens on, the first splits are beyond those that the sampler keeps in tables.
+    # From 130 tokens on, the first splits are longer than those that the sampler caches.
     [(20, 4, 6), (130, 0, 19), (130, 9, 12)],
 )
 def test_long_expressions_are_distributed_as_by_plain_rejection(
@@ -327,7 +327,7 @@ def test_long_expressions_are_distributed_as_by_plain_rejection(
 
 
 def small(name: str) -> Spec:
-    """A preset with a few examples in place of thousands."""
+    """A preset with a few examples instead of thousands."""
     spec = preset(name)
     if spec.pool is None:
         return replace(spec, count=min(spec.count, 30))
@@ -335,7 +335,7 @@ def small(name: str) -> Spec:
     return replace(spec, pool=spec.pool // 100, pool_part=(start // 100, stop // 100), count=min(spec.count, 1000))
 
 
-# lengths, nesting and most arguments by the paper's text and by the published code
+# lengths, nesting and maximum arguments, by the paper's text and by the published code
 BOUNDS = {
     "d20s-train": ((1, 100), (0, 19), 5),
     "d20s-dev": ((1, 1000), (0, 19), 5),
@@ -419,7 +419,7 @@ def test_parts_of_a_pool_are_disjoint_and_make_it_up() -> None:
 
 @FULL_SPEED
 def test_excluded_expressions_never_appear() -> None:
-    # There are 4410 expressions of up to 5 tokens, so that two sets of 1500 cannot help meeting.
+    # There are only 4410 expressions of up to 5 tokens, so two random sets of 1500 overlap.
     spec = replace(D20S, max_length=5, count=1500)
     test = generate(spec, seed=1)
     assert {example.tokens for example in test} & {example.tokens for example in generate(spec, seed=2)}
@@ -436,10 +436,10 @@ def test_excluded_expressions_are_taken_out_of_a_pool_s_part() -> None:
 
 
 def test_all_expressions_there_are_can_be_had_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(splits, "_HOPELESS", 20_000)  # a million draws take too long under run-time type checks
+    monkeypatch.setattr(splits, "_MAX_MISSES", 20_000)  # a million samples take too long under run-time type checks
     spec = replace(D20S, max_length=4, count=410)
     assert len(generate(spec, seed=0)) == 410
-    with pytest.raises(ValueError, match="only 410 of 411 different expressions turned up"):
+    with pytest.raises(ValueError, match="only 410 of 411 distinct expressions were found"):
         generate(replace(spec, count=411), seed=0)
 
 
@@ -475,7 +475,7 @@ def test_progress_tells_how_many_are_found() -> None:
 
 @FULL_SPEED
 def test_the_same_seed_gives_the_same_bytes_everywhere(tmp_path: Path) -> None:
-    """Long lists, deep nesting and a pool, so that every branch of the sampler has its part in the sum."""
+    """Long lists, deep nesting and a pool, so that the checksum covers every branch of the sampler."""
     digest = hashlib.sha256()
     for name in ("d20s-test", "900-1000", "dg-test", "args-15"):
         listops.write(tmp_path / name, generate(small(name), seed=0))
@@ -512,14 +512,14 @@ def test_the_two_layouts_are_those_of_the_original_files(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("", "line 1: the file holds no examples"),
-        ("Source\tTarget\n", "line 1: the file holds no examples.*expression<TAB>label"),
+        ("", "line 1: the file has no examples"),
+        ("Source\tTarget\n", "line 1: the file has no examples.*expression<TAB>label"),
         ("9\t9\n9\n", "line 2: 2 columns expected, label<TAB>expression, found 1"),
         ("9\t9\t9\n", "line 1: 2 columns expected, label<TAB>expression, found 3"),
         ("Source\tTarget\n9\t9\n\n", "line 3: 2 columns expected, expression<TAB>label, found 1"),
         ("9\t9\n2\t( ( ( [SUM 1 ) 1 ) ] )\n", r"line 2: unknown token '\[SUM' at token 0"),
-        ("9\t9\n2\t( ( ( [SM 1 ) 1 ) ]\n", "line 2: unbalanced brackets: 3 times '\\(' and 2 times '\\)'"),
-        ("9\t9\n2\t( ( [SM 1 ) 1 )\n", "line 2: unbalanced brackets: 1 of the lists"),
+        ("9\t9\n2\t( ( ( [SM 1 ) 1 ) ]\n", "line 2: unbalanced brackets: there are 3 '\\(' and 2 '\\)'"),
+        ("9\t9\n2\t( ( [SM 1 ) 1 )\n", "line 2: unbalanced brackets: 1 '\\[' not closed"),
         ("9\t9\n3\t( ( ( [SM 1 ) 1 ) ] )\n", "line 2: the label is '3', but the expression evaluates to 2"),
         ("x\t9\n", "line 1: the label is 'x', but the expression evaluates to 9"),
         ("9\t\n", "line 1: unknown token ''"),
@@ -537,7 +537,7 @@ def test_a_bad_file_is_refused_with_its_line(tmp_path: Path, content: str, compl
 @pytest.mark.parametrize("content", [b"no xz file", lzma.compress(b"9\t9\n" * 1000)[:-20]])
 def test_a_damaged_packed_file_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "bad.xz").write_bytes(content)
-    with pytest.raises(ValueError, match="damaged or no xz file"):
+    with pytest.raises(ValueError, match="damaged or not an xz file"):
         listops.read(tmp_path / "bad.xz")
 
 
@@ -568,7 +568,7 @@ def test_the_real_test_set_is_read_and_written_byte_for_byte(real: Path, tmp_pat
 
 @FULL_SPEED
 def test_generated_d20s_is_like_the_real_test_set(real: Path) -> None:
-    """In length and depth, within four standard errors: what is left is the luck of the draw."""
+    """In length and depth, within four standard errors."""
     theirs, ours = listops.read(real), generate("d20s-test", seed=0)
     measures: list[Callable[[tuple[str, ...]], float]] = [
         len,

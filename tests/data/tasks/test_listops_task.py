@@ -1,4 +1,4 @@
-"""The tasks of ListOps: nothing of a training or dev set is in a test set, and a seed says it all."""
+"""The tasks of ListOps: no expression of a training or dev set is in a test set, and the seed determines all splits."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,7 +24,7 @@ OFFICIAL = pytest.mark.parametrize("official", [False, True], ids=["paper", "off
 
 POOL = Spec(operator_probability=0.25, max_args=5, max_depth=20, max_length=60, count=300, pool=300)
 
-# Run-time type checks make drawing ten times slower, and here are no shapes to check.
+# Run-time type checks make sampling ten times slower, and there are no shapes to check here.
 pytestmark = pytest.mark.usefixtures("shape_checks_off")
 
 
@@ -34,9 +34,9 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def crowded(spec: Spec) -> Spec:
-    """A preset of at most 5 tokens, of which there are but 4410 expressions, so that any two sets of them meet.
+    """The preset with at most 5 tokens. There are only 4410 such expressions, so any two sets of them overlap.
 
-    Those of 100 tokens and more now have exactly 5, the most that the others have.
+    Presets of 100 tokens and more get exactly 5 tokens, the maximum of the others.
     """
     shortest = 5 if spec.min_length >= 100 else 1
     spec = replace(spec, min_length=shortest, max_length=5, min_nesting=0, max_nesting=None)
@@ -69,7 +69,7 @@ def expressions(split: Split) -> set[tuple[str, ...]]:
 
 
 def overlaps(name: str, official: bool) -> dict[tuple[str, str], int]:
-    """How many expressions each training or dev set has in common with each set that must be apart from it."""
+    """How many expressions each training or dev set has in common with each set that must be disjoint from it."""
     data = load(name, official=official)
     sets = {split: expressions(data[split]) for split in data}
     train, dev, *tests = data.splits
@@ -98,7 +98,7 @@ def test_without_care_they_would_meet(name: str, monkeypatch: pytest.MonkeyPatch
 @EVERY_TASK
 @OFFICIAL
 def test_a_test_set_looks_at_whatever_it_may_meet(task: Task, official: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within the real bounds, where drawing enough to meet would take too long."""
+    """For the real bounds, for which generating enough expressions to overlap would take too long."""
     monkeypatch.setattr(listops_task, "generate", lambda spec, seed, exclude, progress: list(exclude))
     base = "d20s" if task.name == "listops" else task.name.removeprefix("listops-")
 
@@ -147,14 +147,14 @@ def nesting(shape: Node) -> int:
 
 
 def members(spec: Spec) -> Iterator[Node]:
-    """All that the split may hold, by enumeration."""
+    """All expressions that the split may contain, by enumeration."""
     longest = spec.max_length if spec.kept_length is None else spec.kept_length
     for shape in shapes(spec.min_args, spec.max_args, spec.max_depth):
         if spec.min_length <= length(shape) <= longest and spec.min_nesting <= nesting(shape) <= spec.nesting_limit:
             yield shape
 
 
-# Bounds on arguments, the grammar's depth, bounds on length, on nesting, and the length up to which a pool is kept.
+# Bounds on arguments, the grammar's depth, bounds on length and on nesting, and the maximum length in a pool.
 PAIRS = st.tuples(st.integers(1, 12), st.integers(1, 12)).map(sorted)
 BOUNDS = st.tuples(
     st.sampled_from([(1, 2), (2, 2), (2, 3)]),

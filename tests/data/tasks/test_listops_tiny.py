@@ -1,4 +1,4 @@
-"""The small task: what its splits hold, that they are apart, and that a seed says it all."""
+"""The small task: the contents of its splits, which are disjoint and determined by the seed."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from beamtree.data import Data, load
 from beamtree.data.tasks.listops import depth, evaluate
 
-# Run-time type checks make drawing ten times slower, and here are no shapes to check.
+# Run-time type checks make sampling ten times slower, and there are no shapes to check here.
 pytestmark = pytest.mark.usefixtures("shape_checks_off")
 
 SIZES = {"train": 30_000, "dev": 1_000, "test": 1_000, "longer": 1_000}

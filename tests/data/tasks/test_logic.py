@@ -1,4 +1,4 @@
-"""Propositional logic: what a formula is, its gold tree, the splits, and the counts of the real files."""
+"""Propositional logic: valid formulas, gold trees, the splits, and the counts of the real files."""
 
 import re
 from collections import Counter
@@ -26,7 +26,7 @@ FORMULAS: st.SearchStrategy[list[str]] = st.recursive(
     max_leaves=12,
 )
 
-# Run-time type checks make reading several times slower, and here are no shapes to check.
+# Run-time type checks make reading several times slower, and there are no shapes to check here.
 FULL_SPEED = pytest.mark.usefixtures("shape_checks_off")
 
 
@@ -103,7 +103,7 @@ def test_operators_are_counted() -> None:
         ("#\ta\t", "the formula is empty"),
         ("#\ta\tg", "at token 0: unknown token 'g'"),
         ("#\t( not  a )\tb", "at token 2: unknown token ''"),
-        ("#\t( not a\tb", "unbalanced brackets: 1 have no ')' at token 3"),
+        ("#\t( not a\tb", "unbalanced brackets: 1 '(' not closed at the end, token 3"),
         ("#\ta\t( not a ) )", "unbalanced brackets: the ')' at token 4 closes no '('"),
         ("#\ta b\ta", "the formula is complete before 'b' at token 1"),
         ("#\t( a and b )\ta", "'and' at token 2, where '(' should be"),

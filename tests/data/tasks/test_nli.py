@@ -45,16 +45,16 @@ def test_a_pair_on_which_the_annotators_did_not_agree_is_dropped() -> None:
 @pytest.mark.parametrize(
     ("bad", "complaint"),
     [
-        ('{"gold_label": "neutral",', "broken JSON at character 25: Expecting property name"),
-        ("", "broken JSON at character 0: Expecting value"),
-        ("[" * 100_000, "broken JSON: it is nested too deep"),
-        ('{"gold_label": NaN}', "broken JSON: NaN is not a value of JSON"),
+        ('{"gold_label": "neutral",', "invalid JSON at character 25: Expecting property name"),
+        ("", "invalid JSON at character 0: Expecting value"),
+        ("[" * 100_000, "invalid JSON: it is nested too deeply"),
+        ('{"gold_label": NaN}', "invalid JSON: NaN is not a JSON value"),
         ('["neutral", "a", "b"]', """a JSON object in braces expected, found '["neutral", "a", "b"'"""),
         ('{"gold_label": "neutral", "sentence1": "a"}', "the field 'sentence2' is missing: each line needs gold_label"),
         (line("Neutral"), "unknown label 'Neutral' (did you mean 'neutral'?); known: entailment, neutral,"),
         (line(None), "unknown label None; known: entailment, neutral, contradiction, -"),
-        (line(first=" "), "sentence1 is ' ', which has no words"),
-        (line(second=""), "sentence2 is '', which has no words"),
+        (line(first=" "), "sentence1 is ' ', which has no tokens"),
+        (line(second=""), "sentence2 is '', which has no tokens"),
         (line(second=["a"]), 'sentence2 is ["a"]: it must be a string'),
     ],
 )

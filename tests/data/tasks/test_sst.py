@@ -21,7 +21,7 @@ NODES: st.SearchStrategy[Node] = st.recursive(
     st.tuples(DIGITS, WORDS), lambda nodes: st.tuples(DIGITS, nodes, nodes), max_leaves=12
 )
 
-# Run-time type checks make reading several times slower, and here are no shapes to check.
+# Run-time type checks make reading several times slower, and there are no shapes to check here.
 FULL_SPEED = pytest.mark.usefixtures("shape_checks_off")
 
 
@@ -135,13 +135,13 @@ def test_nesting_of_any_depth_is_no_problem() -> None:
         ("(5 a)", "the label at character 1 is '5': it must be 0, 1, 2, 3 or 4"),
         ("(2 (12 a) (3 b))", "the label at character 4 is '12': it must be 0, 1, 2, 3 or 4"),
         ("((2 a) (2 b))", "the label at character 1 is '': it must be 0, 1, 2, 3 or 4"),
-        ("(2 (3 a))", "the node from character 0 to 8 must hold one word or two nodes"),
-        ("(2 (1 a) (1 b) (1 c))", "the node from character 0 to 20 must hold one word or two nodes"),
-        ("(2)", "the node from character 0 to 2 must hold one word or two nodes"),
-        ("(3 (2 a b) (2 c))", "the node from character 3 must hold one word or two nodes"),
-        ("(2 (3 a) b)", "the text at character 9 is in no node of its own"),
-        ("good film", "the text at character 0 is in no node of its own"),
-        ("(2 a) (3 b)", "the tree is complete before character 6: give one tree in a line"),
+        ("(2 (3 a))", "the node from character 0 to 8 must have one word or two nodes"),
+        ("(2 (1 a) (1 b) (1 c))", "the node from character 0 to 20 must have one word or two nodes"),
+        ("(2)", "the node from character 0 to 2 must have one word or two nodes"),
+        ("(3 (2 a b) (2 c))", "the node from character 3 must have one word or two nodes"),
+        ("(2 (3 a) b)", "the text at character 9 is not a node"),
+        ("good film", "the text at character 0 is not a node"),
+        ("(2 a) (3 b)", "the tree is complete before character 6: there must be one tree per line"),
         ("(2 \xa0)", "the word at character 3 is blank"),
     ],
 )

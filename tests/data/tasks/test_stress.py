@@ -1,4 +1,4 @@
-"""Our stress tests: a tautology in one side, the other side and the label untouched."""
+"""Our stress tests: a tautology in one side; the other side and the label are unchanged."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -63,5 +63,5 @@ def test_a_gold_tree_of_the_premise_does_not_outlive_the_premise() -> None:
 
 @pytest.mark.parametrize("make", [stress.length, stress.negation])
 def test_a_single_text_is_refused(make: Callable[[Iterable[Sample]], Iterator[Sample]]) -> None:
-    with pytest.raises(ValueError, match="sample 2 is a single text: stress tests are made of pairs"):
+    with pytest.raises(ValueError, match="sample 2 is a single text: stress tests need pairs"):
         list(make([Sample(("a",), "neutral", ("b",)), Sample(("a",), "neutral")]))

@@ -1,9 +1,9 @@
-"""The originals: where each data set comes from, and how its files are found and read, packed or unpacked.
+"""The original files of the data sets: where they come from, and how they are found and read, also in archives.
 
     originals = find(SOURCES["sst"])
     for line in originals.lines("train.txt"): ...
 
-`sources` is the table of addresses, `finding` knows the folders, `reading` the archives.
+`sources` lists the addresses, `finding` searches folders, and `reading` reads files and archives.
 """
 
 from beamtree.data.raw.finding import NotFound, copy_to, default_roots, download_folder, find

@@ -1,9 +1,9 @@
-"""Downloading, so that an interruption costs little: what has come so far stays, and the next attempt goes on from it.
+"""Download files. An interrupted download is resumed by the next attempt.
 
     get(SOURCES["sst"])
 
-While it comes, a file is `<name>.part`, and `<name>.part.json` tells which version of it that is, so that parts of two
-versions are never joined. Only a complete file with the right checksum gets the name itself.
+A file is first written to `<name>.part`, and `<name>.part.json` identifies its version, so that parts of two versions
+are never combined. Only a complete file with the right checksum is renamed to `<name>`.
 """
 
 import contextlib
@@ -26,13 +26,13 @@ from beamtree.data.raw import Download, Source, download_folder
 from beamtree.utils.locks import locked
 
 _BLOCK = 1 << 18
-_PAUSES = (0.5, 1.0, 2.0, 4.0)  # seconds before each new attempt; the count begins anew whenever something came
-_PASSING = {408, 425, 429, 500, 502, 503, 504}  # answers that may be another one in a moment
+_PAUSES = (0.5, 1.0, 2.0, 4.0)  # seconds before each new attempt; starts over whenever data was received
+_TRANSIENT = {408, 425, 429, 500, 502, 503, 504}  # status codes that are worth another attempt
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 
 
 class _Broken(Exception):
-    """The connection broke; it is worth another attempt."""
+    """The transfer was interrupted; it is worth another attempt."""
 
 
 def get(
@@ -40,10 +40,15 @@ def get(
     folder: str | os.PathLike[str] | None = None,
     progress: Callable[[Download, int, int | None], None] | None = None,
 ) -> list[Path]:
-    """Download all files of a source, those that are there already excepted; where they are then.
+    """Download all files of a source that do not exist yet.
 
-    `folder` is that of `download_folder` unless another is given. `progress` is told the file, how many bytes of it
-    are there, and how many it has, if that is known.
+    Args:
+        source: the source.
+        folder: where to store the files; by default `download_folder(source)`.
+        progress: called with the file, the number of bytes received, and the total number or None.
+
+    Returns:
+        The paths of all files of the source.
     """
     folder = download_folder(source) if folder is None else Path(folder)
     by_hand = f"get {source.name} from {source.homepage} and put it into {folder}"
@@ -51,12 +56,12 @@ def get(
         raise ValueError(f"{source.name} cannot be downloaded by a program: {by_hand}")
     paths = []
     for download in source.downloads:
-        told = None if progress is None else functools.partial(progress, download)
+        report = None if progress is None else functools.partial(progress, download)
         paths.append(folder / download.file)
         try:
-            fetch(download.url, paths[-1], checksum=download.checksum, progress=told)
+            fetch(download.url, paths[-1], checksum=download.checksum, progress=report)
         except ValueError as error:
-            raise ValueError(f"{error}; if that goes on, {by_hand}") from None
+            raise ValueError(f"{error}; if it keeps failing, {by_hand}") from None
     return paths
 
 
@@ -68,47 +73,49 @@ def fetch(
     progress: Callable[[int, int | None], None] | None = None,
     timeout: float = 30.0,
 ) -> None:
-    """Download a file, going on from where an earlier attempt stopped; nothing to do if it is there already.
+    """Download a file, resuming an earlier attempt.
 
-    The checksum is "sha256:…" or "md5:…". A file that is there is downloaded again only if it has another checksum.
-    Processes that fetch the same file wait for one another.
+    The checksum is "sha256:…" or "md5:…". An existing file is downloaded again only if its checksum differs. Processes
+    that fetch the same file wait for one another.
     """
     if urlsplit(url).scheme not in ("http", "https"):
-        raise ValueError(f"{url}: only addresses that begin with http:// or https:// can be downloaded")
+        raise ValueError(f"{url}: the address must start with http:// or https://")
     if checksum is not None and not re.fullmatch("sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}", checksum):
-        raise ValueError(f"the checksum is {checksum!r}: it must be 'sha256:' or 'md5:' and hexadecimal digits")
+        raise ValueError(
+            f"the checksum is {checksum!r}: it must be 'sha256:' or 'md5:', followed by hexadecimal digits"
+        )
     target = Path(target)
     part = target.with_name(f"{target.name}.part")
     with _written(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        with locked(part.with_name(f"{part.name}.lock")) as alone:
+        with locked(part.with_name(f"{part.name}.lock")) as is_locked:
             if target.exists() and (checksum is None or _digest(target, checksum) == checksum):
                 return
-            # Where there are no locks others may be at it too: then a part of our own, which ends with us.
-            own = part if alone else target.with_name(f"{target.name}.{os.getpid()}.part")
-            transfer = _Transfer(url, own, checksum is not None, progress or (lambda done, size: None), timeout)
+            # Without locks, other processes may be downloading too: use a part of this process only, and remove it.
+            own_part = part if is_locked else target.with_name(f"{target.name}.{os.getpid()}.part")
+            transfer = _Transfer(url, own_part, checksum is not None, progress or (lambda done, size: None), timeout)
             try:
                 transfer.run()
-                if checksum is not None and (found := _digest(own, checksum)) != checksum:
-                    transfer.forget()
+                if checksum is not None and (found := _digest(own_part, checksum)) != checksum:
+                    transfer.discard()
                     raise ValueError(
-                        f"{url}: the file that came has the checksum {found}, not {checksum}: it was deleted"
+                        f"{url}: the downloaded file has the checksum {found}, not {checksum}: it was deleted"
                     )
-                os.replace(own, target)
-                transfer.forget()
+                os.replace(own_part, target)
+                transfer.discard()
             finally:
-                if not alone:
-                    transfer.forget()
+                if not is_locked:
+                    transfer.discard()
 
 
 class _Transfer:
-    """One download into a part; `run` returns when it is complete."""
+    """A download to a part file; `run` returns when it is complete."""
 
     def __init__(
         self, url: str, part: Path, checked: bool, progress: Callable[[int, int | None], None], timeout: float
     ) -> None:
         self.url, self.part, self.checked, self.progress, self.timeout = url, part, checked, progress, timeout
-        # As urllib.request.urlopen, but without the handlers for files and FTP, to which a server could redirect.
+        # As in urllib.request.urlopen, but without the handlers for files and FTP, to which a server could redirect.
         self.opener = urllib.request.OpenerDirector()
         for handler in (
             urllib.request.ProxyHandler,
@@ -122,7 +129,7 @@ class _Transfer:
             self.opener.add_handler(handler())
 
     def run(self) -> None:
-        begun = False
+        has_received = False
         pauses = iter(_PAUSES)
         while True:
             before = _size(self.part)
@@ -131,18 +138,18 @@ class _Transfer:
                 return
             except _Broken as broken:
                 if _size(self.part) > before:
-                    begun, pauses = True, iter(_PAUSES)
+                    has_received, pauses = True, iter(_PAUSES)
                 pause = next(pauses, None)
-                # Where not even the name is known there is no network, and nothing to wait for.
-                hopeless = isinstance(broken.__cause__, socket.gaierror | ConnectionRefusedError) and not begun
-                if pause is None or hopeless:
+                # If the server was never reached, there is probably no network, and no point in waiting.
+                is_offline = isinstance(broken.__cause__, socket.gaierror | ConnectionRefusedError) and not has_received
+                if pause is None or is_offline:
                     kept = _size(self.part)
-                    rest = f"; {kept:,} bytes have come and are kept: run it again to go on" if kept else ""
+                    rest = f"; {kept:,} bytes were received and are kept: run it again to resume" if kept else ""
                     raise ValueError(f"{self.url}: the download failed ({broken}){rest}") from None
                 time.sleep(pause)
 
     def _attempt(self) -> None:
-        """Ask for what is missing and write what comes; _Broken if that is not all."""
+        """Request and write the missing bytes. Raises `_Broken` if not all of them are received."""
         known = self._known()
         headers = {"User-Agent": "beamtree", "Accept-Encoding": "identity"}
         offset = _size(self.part) if known is not None else 0
@@ -155,36 +162,38 @@ class _Transfer:
         except urllib.error.HTTPError as error:
             error.close()
             if error.code == 416 and offset:
-                self._past_the_end(error.headers, offset)
+                self._check_complete(error.headers, offset)
                 return
-            if error.code in _PASSING:
+            if error.code in _TRANSIENT:
                 raise _Broken(f"{error.code} {error.reason}") from None
             raise ValueError(f"{self.url}: the server answered {error.code} {error.reason}") from None
         except urllib.error.URLError as error:
             cause = error.reason if isinstance(error.reason, BaseException) else error
             if not isinstance(cause, OSError):
-                raise ValueError(f"{self.url}: it cannot be downloaded ({cause})") from None
-            raise _Broken(_why(cause)) from cause
+                raise ValueError(f"{self.url}: the download failed ({cause})") from None
+            raise _Broken(_reason(cause)) from cause
         except (OSError, http.client.HTTPException) as error:
-            raise _Broken(_why(error)) from error
+            raise _Broken(_reason(error)) from error
         with response:
             self._receive(response, offset, known)
 
     def _receive(self, response: Any, offset: int, known: dict[str, Any] | None) -> None:
         if response.headers.get_content_type() == "text/html" and ".html" not in self.part.suffixes:
-            raise ValueError(f"{self.url}: the server sent a web page and not the file: open the address in a browser")
-        version, size = _version(response.headers), _number(response.headers.get("Content-Length"))
+            raise ValueError(
+                f"{self.url}: the server sent a web page instead of the file: open the address in a browser"
+            )
+        version, size = _version(response.headers), _integer(response.headers.get("Content-Length"))
         if response.status == 206:
             begin, size = _range(response.headers)
             old = known or {"version": None, "size": None}
             changed = old["size"] not in (None, size) or (version and old["version"] not in (None, version))
             if begin != offset or changed:
-                self._start_anew()
-            version = version or old["version"]  # the answer for a part need not repeat it
+                self._restart()
+            version = version or old["version"]  # a partial response need not repeat it
         else:
-            offset = 0  # all of it comes
+            offset = 0  # the server sends the whole file
         with open(self.part, "r+b" if offset else "wb") as file:
-            # After the old part is gone, and before there is a new one: they must never be of two versions.
+            # Written after the old part is truncated and before the first new byte: part and description always match.
             _description(self.part).write_text(json.dumps({"url": self.url, "version": version, "size": size}))
             file.seek(offset)
             done = offset
@@ -198,21 +207,21 @@ class _Transfer:
         if size is not None and done < size:
             raise _Broken(f"the connection ended after {done:,} of {size:,} bytes")
         if size is not None and done > size:
-            self._start_anew()
+            self._restart()
 
-    def _past_the_end(self, headers: Any, offset: int) -> None:
-        """There is nothing after what we have: it is all, or it is not of this file."""
+    def _check_complete(self, headers: Any, offset: int) -> None:
+        """The server has nothing after the offset: the part is complete, or of another version."""
         _, size = _range(headers)
         if size != offset:
-            self._start_anew()
+            self._restart()
         self.progress(offset, size)
 
-    def _start_anew(self) -> NoReturn:
-        self.forget()
+    def _restart(self) -> NoReturn:
+        self.discard()
         raise _Broken("the file has changed on the server")
 
     def _known(self) -> dict[str, Any] | None:
-        """What is known of the part; None if it cannot be gone on with, as its version could not be told."""
+        """The version and the size of the part; None if it cannot be resumed, since its version is unknown."""
         try:
             known = json.loads(_description(self.part).read_bytes())
             usable = known["url"] == self.url and (known["version"] or self.checked)
@@ -220,7 +229,7 @@ class _Transfer:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         self.part.unlink(missing_ok=True)
         _description(self.part).unlink(missing_ok=True)
 
@@ -232,18 +241,18 @@ def _digest(path: Path, like: str) -> str:
 
 
 def _version(headers: Any) -> str | None:
-    """What tells one version of a file from the next: its strong tag, else its date."""
+    """Identify the version of a file: by its strong ETag, otherwise by its date."""
     tag = headers.get("ETag")
     return tag if tag and not tag.startswith("W/") else headers.get("Last-Modified")
 
 
 def _range(headers: Any) -> tuple[int | None, int | None]:
-    """Where the part begins that comes, and how long the whole file is, as far as the server says it."""
+    """The start of the range that is sent, and the size of the whole file; None if the server does not specify them."""
     match = _RANGE.fullmatch(headers.get("Content-Range", ""))
-    return (None, None) if match is None else (_number(match[1]), _number(match[3]))
+    return (None, None) if match is None else (_integer(match[1]), _integer(match[3]))
 
 
-def _number(text: str | None) -> int | None:
+def _integer(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() else None
 
 
@@ -252,13 +261,13 @@ def _blocks(response: Any) -> Iterator[bytes]:
         try:
             block = response.read1(_BLOCK)
         except (OSError, http.client.HTTPException) as error:
-            raise _Broken(_why(error)) from error
+            raise _Broken(_reason(error)) from error
         if not block:
             return
         yield block
 
 
-def _why(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
@@ -272,10 +281,11 @@ def _description(part: Path) -> Path:
 
 @contextlib.contextmanager
 def _written(target: Path) -> Iterator[None]:
-    """Within it, an error of the disk is a ValueError of one line; what has been written stays for another attempt."""
+    """Convert an OSError to a ValueError with a message of one line."""
     try:
         yield
     except OSError as error:
         raise ValueError(
-            f"{target}: it cannot be written ({error.strerror or error}); what has come is kept: run it again to go on"
+            f"{target}: it cannot be written ({error.strerror or error}); "
+            "what was received is kept: run it again to resume"
         ) from None

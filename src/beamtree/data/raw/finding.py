@@ -1,4 +1,4 @@
-"""Finding originals: in the folders that BEAMTREE_DATA names, or among the downloads; packed or unpacked."""
+"""Find original files: in the folders in BEAMTREE_DATA, or among the downloads; in archives or unpacked."""
 
 import contextlib
 import os
@@ -11,19 +11,30 @@ from beamtree.data.raw.reading import PACKED, Folder, Originals, Tar, Zip, lacks
 from beamtree.data.raw.sources import Source
 from beamtree.utils.files import open_atomically
 
-_ENDINGS = {".zip", ".tar", ".tgz", ".txz", *PACKED}  # of archives; half a download has another
+_ENDINGS = {".zip", ".tar", ".tgz", ".txz", *PACKED}  # of archives; a partial download ends in .part
 
 
 class NotFound(ValueError):
-    """Originals that are nowhere; the message says where to get them."""
+    """Original files were not found; the message says where to get them."""
 
 
 def find(source: Source, roots: Iterable[str | os.PathLike[str]] | None = None, files: Iterable[str] = ()) -> Originals:
-    """The source's originals in the first of the folders that has them all, else in the first that has enough.
+    """Find the original files of a source.
 
-    Enough are the files that are not optional, and `files`. The folders are those of `default_roots` unless others are
-    given. That an archive lacks a file shows when it is first read, unless it is a zip or `files` are asked for:
-    listing a packed tar takes as long as unpacking it.
+    Prefers the first folder with all files over the first one with the required files: those that are not optional, and
+    `files`. A tar that lacks a file is only noticed when it is read, unless `files` are given: listing a compressed tar
+    takes as long as decompressing it.
+
+    Args:
+        source: the source.
+        roots: folders to search; by default `default_roots(source)`.
+        files: optional files that are required here.
+
+    Returns:
+        The files, in a folder or in an archive.
+
+    Raises:
+        NotFound: if no folder has the required files.
     """
     places = default_roots(source) if roots is None else [Path(root) for root in roots]
     names = set(files)
@@ -32,7 +43,7 @@ def find(source: Source, roots: Iterable[str | os.PathLike[str]] | None = None, 
     complaint = f"{source.name} is not in {', '.join(map(str, places))}"
     for root in places:
         if roots is not None and not root.is_dir():
-            raise ValueError(f"{root} is not a folder: it must be one that holds {source.name}")
+            raise ValueError(f"{root} is not a folder: it must be a folder with {source.name}")
         for found in _candidates(source, root):
             if not isinstance(found, Folder):
                 absent = [file for file in wanted if not found.has(file.name)]
@@ -51,14 +62,12 @@ def find(source: Source, roots: Iterable[str | os.PathLike[str]] | None = None, 
                     complaint = lacks(found.where, required)
     if enough is None:
         get = f"'beamtree data get {source.name}' downloads it, or " if source.downloads else ""
-        raise NotFound(
-            f"{complaint}: {get}get it from {source.homepage} and put it into a folder that BEAMTREE_DATA names"
-        )
+        raise NotFound(f"{complaint}: {get}get it from {source.homepage} and put it into a folder in BEAMTREE_DATA")
     return enough
 
 
 def default_roots(source: Source) -> list[Path]:
-    """The folders that BEAMTREE_DATA names, then that of the source's downloads."""
+    """The folders in BEAMTREE_DATA, then the folder of the source's downloads."""
     roots = []
     for name in os.environ.get("BEAMTREE_DATA", "").split(os.pathsep):
         if name:
@@ -66,7 +75,7 @@ def default_roots(source: Source) -> list[Path]:
             if not roots[-1].is_dir():
                 raise ValueError(
                     f"BEAMTREE_DATA names {name!r}, which is not a folder: "
-                    f"it must name folders with originals, separated by {os.pathsep!r}"
+                    f"it must name folders with original files, separated by {os.pathsep!r}"
                 )
     return [*roots, download_folder(source)]
 
@@ -76,8 +85,8 @@ def download_folder(source: Source) -> Path:
 
 
 def _candidates(source: Source, root: Path) -> Iterator[Originals]:
-    """What may be the source in that folder: archives and folders, the named sub-folders first."""
-    single = {name for file in source.files for name in file.names}  # which, packed, may look like an archive
+    """Archives and folders in the root that may be the source; in the source's usual subfolders first."""
+    single = {name for file in source.files for name in file.names}  # when compressed, they may look like archives
     with readable(str(root)):
         for folder in [root / name for name in (*source.folders, "")]:
             if folder.is_dir():
@@ -93,12 +102,12 @@ def _archive(source: Source, path: Path) -> Originals:
         if file.read(2) != b"PK":
             return Tar(source, path)
     archive = Zip(source, path)
-    archive.found  # noqa: B018 (to see now whether it lacks a file)
+    archive.found  # noqa: B018 (raises now if a file is missing)
     return archive
 
 
 def copy_to(originals: Originals, folder: Path) -> Path:
-    """Copy what was found to where downloads go, so that it is found again without being asked for; where it is."""
+    """Copy original files to the folder of downloads, where they are found by default. Returns the folder."""
     with _copying(folder):
         for name, entry in originals.on_disk():
             target = folder / name
@@ -113,4 +122,6 @@ def _copying(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ValueError(f"{folder}: the originals cannot be copied there ({error.strerror}): make room") from None
+        raise ValueError(
+            f"{folder}: the original files cannot be copied there ({error.strerror}): free some space"
+        ) from None

@@ -1,6 +1,6 @@
-"""Reading originals: files in a folder, in a zip or in a tar, asked for by name and given as lines, text or bytes.
+"""Read original files from a folder, a zip or a tar: by name, as lines, text or bytes.
 
-Archives are read where they are, never unpacked to the disk. Whatever is wrong with a file is a ValueError of one line.
+Archives are never unpacked to the disk. Whatever is wrong with a file is raised as a ValueError of one line.
 """
 
 import bz2
@@ -28,11 +28,11 @@ PACKED: dict[str, Callable[[Path], Any]] = {".xz": lzma.open, ".gz": gzip.open, 
 
 _MAGIC: dict[bytes, Callable[[Path], Any]] = {b"\xfd7zXZ": lzma.open, b"\x1f\x8b": gzip.open, b"BZh": bz2.open}
 _BLOCK = 1 << 18
-_KEPT = 64 << 20  # bytes of a tar that stay in memory, so that its files need not be unpacked one by one
+_KEPT = 64 << 20  # bytes of a tar to keep in memory, so that it is not decompressed once per file
 
 
 class Originals(ABC):
-    """The original files of a source, in a folder or an archive. A file is asked for by its first name."""
+    """The original files of a source, in a folder or an archive. A file is accessed by its first name."""
 
     def __init__(self, source: Source, where: Path) -> None:
         self.name = source.name
@@ -43,10 +43,10 @@ class Originals(ABC):
         return self._path(file) is not None
 
     def actual(self, file: str) -> str:
-        """The name that the file has here: one of its other names, perhaps, and perhaps in a folder."""
+        """The path of the file in here, which may have one of its other names."""
         path = self._path(file)
         if path is None:
-            raise ValueError(f"{self.where}: there is no {' or '.join(self._names(file))} in it")
+            raise ValueError(f"{self.where}: it has no file {' or '.join(self._names(file))}")
         return path
 
     def label(self, file: str) -> str:
@@ -54,26 +54,26 @@ class Originals(ABC):
         return self._label(self._path(file) or file)
 
     def open(self, file: str) -> io.BufferedReader:
-        """The file's bytes, unpacked; what is wrong with it becomes a ValueError that names it."""
+        """Open the file, decompressed, as bytes. Errors while reading are raised as a ValueError that names it."""
         path = self.actual(file)
         return io.BufferedReader(_Stream(_checked(self._label(path), self._chunks(path))), _BLOCK)
 
     def lines(self, file: str) -> Iterator[str]:
-        """The file's lines, without line ends."""
+        """Iterate over the file's lines, without line ends."""
         with self.open(file) as stream:
             label = self.label(file)
             for number, line in enumerate(stream, start=1):
                 yield _decoded(line, label, number).rstrip("\r\n")
 
     def text(self, file: str) -> io.StringIO:
-        """The file as text with its line ends as they are, which csv asks for."""
+        """Read the file as text with its line ends unchanged, as `csv` needs them."""
         with self.open(file) as stream:
             return io.StringIO(_decoded(stream.read(), self.label(file)), newline="")
 
     def members(self, wanted: Callable[[str], bool] = lambda name: True) -> Iterator[tuple[str, bytes]]:
-        """The wanted ones of the source's files with their content, in one pass and in no certain order.
+        """Iterate over the names and contents of the source's files that are wanted, in one pass and in any order.
 
-        A name begins with that of the source's file or folder, as "train/pos/0_9.txt", wherever it was found.
+        A name starts with that of the source's file or folder, as in "train/pos/0_9.txt", wherever it was found.
         """
         seen: set[str] = set()
 
@@ -93,7 +93,7 @@ class Originals(ABC):
                 raise ValueError(lacks(self.where, [file]))
 
     def fingerprint(self) -> str:
-        """Another one whenever the files may have changed: by their names, sizes and times, without reading them."""
+        """A hash of the names, sizes and times of the files, which changes if they may have changed."""
         facts = []
         with readable(str(self.where)):
             for name, entry in self.on_disk():
@@ -109,7 +109,7 @@ class Originals(ABC):
 
     @abstractmethod
     def _path(self, file: str) -> str | None:
-        """Where the file is in here, or None."""
+        """The path of the file in here, or None."""
 
     @abstractmethod
     def _chunks(self, path: str) -> Iterator[bytes]:
@@ -117,15 +117,15 @@ class Originals(ABC):
 
     @abstractmethod
     def _walk(self, choose: Callable[[str], str | None]) -> Iterator[tuple[str, bytes]]:
-        """The content of all files that `choose` has a name for, under that name."""
+        """The name and content of all files for whose path `choose` returns a name."""
 
     def on_disk(self) -> Iterator[tuple[str, "Path | os.DirEntry[str]"]]:
-        """All that reading may touch."""
+        """All files on the disk that may be read, by name."""
         yield self.where.name, self.where
 
 
 class Folder(Originals):
-    """Files in a folder, plain or packed one by one."""
+    """Files in a folder, each plain or compressed."""
 
     def _path(self, file: str) -> str | None:
         for name in self._names(file):
@@ -152,7 +152,7 @@ class Folder(Originals):
 
     def on_disk(self) -> Iterator[tuple[str, "Path | os.DirEntry[str]"]]:
         paths = [self._path(file) for file in self._files]
-        for path in dict.fromkeys(paths):  # one file may stand for several
+        for path in dict.fromkeys(paths):  # one file may be found for several names
             if path is not None and path.endswith("/"):
                 with os.scandir(self.where / path) as inside:
                     entries = sorted((entry for entry in inside if entry.is_file()), key=lambda entry: entry.name)
@@ -165,7 +165,7 @@ class Folder(Originals):
 
 
 class Archive(Originals):
-    """What zip and tar have in common: a list of paths, in which a file is found by the end of its own."""
+    """Base class of zip and tar: a list of paths, in which a file is found by the end of its path."""
 
     @property
     @abstractmethod
@@ -176,7 +176,7 @@ class Archive(Originals):
 
     @cached_property
     def found(self) -> dict[str, str | None]:
-        """Where each of the source's files is in here; none that is required may be missing."""
+        """The path in here of each of the source's files. Raises if a required one is missing."""
         found = {file: self._search(file) for file in self._files}
         lacking = [file for file in self._files.values() if not file.optional and found[file.name] is None]
         if lacking:
@@ -210,7 +210,7 @@ class Zip(Archive):
 
 
 class Tar(Archive):
-    """A tar, packed or not. It is read from its beginning only, so the first pass lists it and keeps small files."""
+    """A tar, compressed or not. It can only be read sequentially, so the first pass lists it and keeps small files."""
 
     @property
     def _paths(self) -> list[str]:
@@ -230,7 +230,7 @@ class Tar(Archive):
         return paths, kept
 
     def _contents(self) -> Iterator[tuple[str, BinaryIO, int]]:
-        # Unpacked by us, not by tarfile, which takes the end of half a file for the end of the archive.
+        # Not decompressed by tarfile, which takes the end of a truncated file for the end of the archive.
         with _unpacked(self.where) as stream:
             with tarfile.open(fileobj=stream, mode="r|") as archive:
                 for member in archive:
@@ -238,7 +238,7 @@ class Tar(Archive):
                     if content is not None:
                         yield member.name.removeprefix("./"), cast(BinaryIO, content), member.size
             for _ in _blocks(stream):
-                pass  # to the very end, where the checksum is
+                pass  # read to the end, where the checksum is
 
     def _chunks(self, path: str) -> Iterator[bytes]:
         _, kept = self._first_pass
@@ -249,7 +249,7 @@ class Tar(Archive):
             if inside == path:
                 yield from _blocks(content)
                 return
-        raise EOFError(f"{path} was in it before")
+        raise EOFError(f"{path} has disappeared from it")
 
     def _walk(self, choose: Callable[[str], str | None]) -> Iterator[tuple[str, bytes]]:
         for path, content, _ in self._contents():
@@ -259,7 +259,7 @@ class Tar(Archive):
 
 
 class _Stream(io.RawIOBase):
-    """A file over pieces of its content."""
+    """A raw stream over chunks of content."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -281,7 +281,7 @@ class _Stream(io.RawIOBase):
 
 
 def _match(path: str, name: str) -> int | None:
-    """Where in the path a file's name begins, or None if it is the path of another one."""
+    """The start of a file's name in a path, or None if it is the path of another file."""
     if name.endswith("/"):
         begin = f"/{path}".find(f"/{name}")
         return None if begin < 0 else begin
@@ -307,15 +307,15 @@ def _blocks(stream: Any) -> Iterator[bytes]:
 
 
 def _unpacked(path: Path) -> Any:
-    """A tar as a stream of plain bytes; how it is packed is told by how it begins, as names lie."""
+    """Open a tar as a decompressed stream. The format is detected by the first bytes, since file names can be wrong."""
     with open(path, "rb") as file:
         begin = file.read(6)
         for magic, unpack in _MAGIC.items():
             if begin.startswith(magic):
                 return unpack(path)
         file.seek(-min(512, file.seek(0, os.SEEK_END)), os.SEEK_END)
-        if any(file.read()):  # tarfile would not mind
-            raise EOFError("it does not end as a tar does")
+        if any(file.read()):  # tarfile would accept a truncated file
+            raise EOFError("the end of the tar is missing")
     return open(path, "rb")
 
 
@@ -326,7 +326,7 @@ def _checked(label: str, items: Iterator[T]) -> Iterator[T]:
 
 @contextlib.contextmanager
 def readable(label: str) -> Iterator[None]:
-    """Within it, whatever the readers of packed files raise becomes a ValueError of one line."""
+    """Convert the errors of reading and decompressing to a ValueError with a message of one line."""
     try:
         yield
     except OSError as error:
@@ -339,10 +339,10 @@ def readable(label: str) -> Iterator[None]:
         lzma.LZMAError,
         zlib.error,
         EOFError,
-        RuntimeError,  # a zip that is encrypted, or packed in a way that zipfile does not know
+        RuntimeError,  # a zip that is encrypted, or compressed by a method that zipfile does not support
     ) as error:
         raise ValueError(_damaged(label, error)) from None
 
 
 def _damaged(label: str, error: Exception) -> str:
-    return f"{label}: the file is damaged, cut short or of an unknown kind ({error}): get it anew"
+    return f"{label}: the file is damaged, truncated or of an unknown kind ({error}): download it again"

@@ -1,8 +1,7 @@
-"""The table of sources: each data set with its authors, their address, its files, and how it may lie in a folder.
+"""The table of sources: each data set with its authors, address and files, and the usual names of its folders.
 
-Checksums are those that others have published, or, for the logic files, those of a copy that is identical to the
-authors'. Addresses on GitHub name a commit where one is known to hold the files. A licence is named where the authors
-name one.
+Checksums are published ones; those of the logic files are of a copy that is identical to the authors'. Addresses on
+GitHub contain a commit if one is known to have the files. A licence is stated if the authors state one.
 """
 
 import json
@@ -27,7 +26,7 @@ _STRESS = {
 
 @dataclass(frozen=True)
 class Download:
-    """One file at its address, and its name in the folder of downloads."""
+    """A file to download: its address, and its name in the folder of downloads."""
 
     url: str
     file: str
@@ -36,10 +35,10 @@ class Download:
 
 @dataclass(frozen=True)
 class File:
-    """A file of a data set, known by the end of its path; or all files of a folder, if the name ends in '/'."""
+    """A file of a data set, identified by the end of its path; or all files of a folder, if the name ends in '/'."""
 
     name: str
-    others: tuple[str, ...] = ()  # what else it may be called
+    others: tuple[str, ...] = ()  # alternative names
     optional: bool = False
 
     @property
@@ -49,7 +48,7 @@ class File:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set. `folders` are those it may lie in, within a folder of data; `archives` are patterns of names."""
+    """A data set. `folders` are subfolders that may contain it; `archives` are patterns of file names."""
 
     name: str
     about: str
@@ -239,7 +238,7 @@ _ALL = (
         ),
         folders=("sick", "SICK", "nli", "nli/sick", "nli/SICK"),
         archives=("sick.*", "SICK.*"),
-        # The authors' one table holds all three; the copies in the fields of MultiNLI are a file each.
+        # The authors have one table of all three; copies in the format of MultiNLI have a file each.
         files=tuple(File(f"sick_{part}.jsonl", ("SICK.txt",)) for part in ("train", "dev", "test")),
     ),
     Source(

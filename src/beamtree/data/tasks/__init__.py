@@ -1,1 +1,1 @@
-"""The data sets that beamtree knows, one module each."""
+"""The tasks of beamtree, one module for each data set."""

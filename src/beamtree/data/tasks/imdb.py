@@ -1,12 +1,13 @@
-"""IMDB movie reviews (Maas et al. 2011), and the reviews that people rewrote to turn the sentiment round.
+"""IMDB movie reviews (Maas et al. 2011), and reviews that people rewrote to reverse the sentiment.
 
-The reviews lie one in a file, `train/pos/ID_RATING.txt`. The contrast set (Gardner et al. 2020) and the counterfactual
-set (Kaushik et al. 2020), with the originals of both, are tables `Sentiment<TAB>Text`. The splits are those of the
+Each review is a file, `train/pos/ID_RATING.txt`. The contrast set (Gardner et al. 2020) and the counterfactual set
+(Kaushik et al. 2020), with the originals of both, are tables `Sentiment<TAB>Text`. The splits are those of the
 published code: short reviews for training, longer ones and the contrast set's dev reviews for dev.
 
-What is measured on some of these sets is partly memory, and nothing is removed here: `duplicates` counts. Of the 25,000
-test reviews 123 stand in the training set too, 64 of them in the splits below. And the reviews that people rewrote were
-training reviews: 315 of the 488 originals of the test tables and 63 of the 100 originals for dev are in "train".
+Some of these sets overlap with the training data, so accuracy on them is partly memorisation. Nothing is removed;
+`duplicates` counts the overlap. 123 of the 25,000 test reviews are also in the training set, 64 of them in the splits
+below. The reviews that people rewrote were training reviews: 315 of the 488 originals of the test tables and 63 of the
+100 originals for dev are in "train".
 """
 
 import csv
@@ -24,8 +25,8 @@ from beamtree.utils.checks import check_flag, unknown
 LABELS = ("negative", "positive")
 PARTS = ("train", "test")
 
-MAX_LENGTH = 200  # tokens of a review for training and of the test set "normal"
-MAX_DEV_LENGTH = 300  # longer training reviews, up to this, are for dev
+MAX_LENGTH = 200  # tokens of a review, for training and in the test set "normal"
+MAX_DEV_LENGTH = 300  # training reviews longer than MAX_LENGTH and up to this are for dev
 
 _BREAK = re.compile(r"<\s*/?\s*br\s*/?\s*>", re.IGNORECASE)
 _REVIEW = re.compile(r"(?:^|[/:])(train|test)/(neg|pos)/([^/.][^/]*)$")
@@ -38,17 +39,17 @@ Tokenize = Callable[[str], Sequence[str]]
 
 
 def clean(text: str) -> str:
-    """The text without its line breaks, `<br />` in all spellings; the words on both sides of one stay apart."""
+    """Replace line breaks, `<br />` in any spelling, by spaces."""
     return _BREAK.sub(" ", text)
 
 
 def read_folders(
     files: Iterable[tuple[str, str]], where: object, tokenize: Tokenize = tokenize
 ) -> Iterator[tuple[str, Sample]]:
-    """Each review with its part, "train" or "test", from the names and texts of files in any order.
+    """Read the reviews, each with its part, "train" or "test", from the names and texts of files in any order.
 
-    The order of the reviews is always the same: train before test, negative before positive, then by number. Other
-    files, such as the unlabelled reviews, are ignored.
+    The order of the reviews is always the same: train before test, negative before positive, then by id. Other files,
+    such as the unlabelled reviews, are ignored.
     """
     found: list[tuple[int, int, int, str, str]] = []
     for name, text in files:
@@ -59,18 +60,18 @@ def read_folders(
         label = _FOLDERS[folder]
         facts = _FILE.fullmatch(file)
         if facts is None:
-            raise ValueError(f"{name}: a review's file is named by number and rating, as 127_10.txt")
-        number, rating = map(int, facts.groups())
+            raise ValueError(f"{name}: the name of a review's file must be id and rating, as in 127_10.txt")
+        review_id, rating = map(int, facts.groups())
         if rating not in _RATINGS[label]:
             low, high = _RATINGS[label][0], _RATINGS[label][-1]
             raise ValueError(f"{name}: its rating is {rating}, but {label} reviews are rated from {low} to {high}")
-        found.append((PARTS.index(part), LABELS.index(label), number, name, text))
+        found.append((PARTS.index(part), LABELS.index(label), review_id, name, text))
     if not found:
-        raise ValueError(f"{where}: there are no reviews in it: they should be files such as train/pos/127_10.txt")
+        raise ValueError(f"{where}: it has no reviews: they should be files such as train/pos/127_10.txt")
     found.sort()
     for before, after in pairwise(found):
         if before[:3] == after[:3]:
-            raise ValueError(f"{after[3]}: the review is there twice, the other time as {before[3]}")
+            raise ValueError(f"{after[3]}: the review is a duplicate of {before[3]}")
     for part_index, label_index, _, name, text in found:
         with at(name, 1):
             tokens = fields.cut("the review", clean(text), tokenize)
@@ -78,11 +79,11 @@ def read_folders(
 
 
 def read_tsv(lines: Iterable[str], where: object, tokenize: Tokenize = tokenize) -> Iterator[Sample]:
-    """The reviews of a table; within double quotes, tabs and line breaks are text and quotes are doubled."""
-    # The line ends are put back, as those within quotes separate words. Strict: else a quote that is never closed
-    # would swallow the rest of the file.
+    """Read the reviews of a table; within double quotes, tabs and line breaks are text and quotes are doubled."""
+    # Line ends are restored, since those within quotes separate words. Strict: otherwise an unclosed quote would
+    # include the rest of the file.
     reader = csv.reader((line.rstrip("\r\n") + "\n" for line in lines), delimiter="\t", strict=True)
-    count = -1  # the header is no review
+    count = -1  # the header is not a review
     while True:
         number = reader.line_num + 1
         with at(where, number):
@@ -106,7 +107,7 @@ def read_tsv(lines: Iterable[str], where: object, tokenize: Tokenize = tokenize)
         yield Sample(tokens, label)
     if count < 1:
         with at(where, 1):
-            raise ValueError(f"the file holds no reviews: under a header, each line should be {'<TAB>'.join(_HEADER)}")
+            raise ValueError(f"the file has no reviews: after the header, each line should be {'<TAB>'.join(_HEADER)}")
 
 
 def splits(
@@ -115,10 +116,11 @@ def splits(
     dev_contrast: Iterable[Sample],
     official: bool = False,
 ) -> dict[str, list[Sample]]:
-    """Training set, dev set and the test set "normal"; the other test sets are tables, taken as they are.
+    """Training set, dev set and the test set "normal"; the other test sets are tables that are used unchanged.
 
-    Dev is the training reviews of 201 to 300 tokens with the contrast set's dev reviews, original and rewritten. The
-    published code added the original ones twice and never the rewritten ones: so does `official`.
+    Dev consists of the training reviews of 201 to 300 tokens and of the contrast set's dev reviews, original and
+    rewritten. With `official`, the original ones are added twice instead of the rewritten ones, as in the published
+    code.
     """
     check_flag("official", official)
     made: dict[str, list[Sample]] = {"train": [], "dev": [], "normal": []}
@@ -134,7 +136,7 @@ def splits(
 
 
 def duplicates(train: Iterable[Sample], test: Iterable[Sample]) -> int:
-    """How many samples of `test` have a text, whatever their label, that stands in `train` too."""
+    """Count the samples of `test` whose text is also in `train`, whatever the labels."""
     known = {(sample.tokens, sample.second) for sample in train}
     return sum((sample.tokens, sample.second) in known for sample in test)
 
@@ -148,7 +150,7 @@ def _texts(m: Materials) -> Iterator[tuple[str, str]]:
         try:
             yield place, content.decode()
         except UnicodeDecodeError as error:
-            raise ValueError(f"{place}: it is not UTF-8 text ({error.reason} at byte {error.start})") from None
+            raise ValueError(f"{place}: this is not UTF-8 text ({error.reason} at byte {error.start})") from None
 
 
 def _table(originals: Originals, file: str) -> Iterator[Sample]:

@@ -5,9 +5,9 @@ tokens. A formula is one of
 
     a ... f        ( not X )        ( X ( and Y ) )        ( X ( or Y ) )
 
-The number in a file's name is that of the operators in the pair's longer side; in `train12` and `test12` it is 12 or
-more. Training and dev set are made of `train0` to `train6` in that order, see `hold_out`; the test sets are `test0` to
-`test12`. Nothing recurses, so that nesting costs nothing.
+The number in the name of a file is the number of operators in the longer side of a pair; `train12` and `test12` have 12
+or more. Training and dev set are created from `train0` to `train6` in this order (see `hold_out`); the test sets are
+`test0` to `test12`. All functions are iterative, so deep nesting is no problem.
 """
 
 import sys
@@ -29,8 +29,8 @@ TOKENS = ("(", ")", *VARIABLES, *OPERATORS)
 _LINE = "relation<TAB>formula<TAB>formula"
 _FORMULAS = "a, ( not X ), ( X ( and Y ) ) and ( X ( or Y ) )"
 
-# What may come next, as an LL(1) table: from what is expected and the token found to what is expected in its place,
-# the first of it last, as on a stack.
+# The grammar as an LL(1) table: from an expected symbol and the token found to the symbols that are expected next, in
+# reverse order, as they are pushed on a stack.
 _REST = ("')'", "')'", "a formula", "'and' or 'or'", "'('")
 _GRAMMAR: dict[str, dict[str, tuple[str, ...]]] = {
     "a formula": {"(": ("'not' or a formula",), **dict.fromkeys(VARIABLES, ())},
@@ -46,7 +46,7 @@ _GRAMMAR: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def read(lines: Iterable[str], where: object) -> Iterator[Sample]:
-    """The pairs of a file; every formula is checked. Gold trees are not in the file: see `gold_tree`."""
+    """Read the pairs of a file, and validate every formula. Gold trees are not in the file: see `gold_tree`."""
     number = 0
     for number, line in enumerate(lines, start=1):
         with at(where, number):
@@ -56,7 +56,7 @@ def read(lines: Iterable[str], where: object) -> Iterator[Sample]:
             label, *sides = columns
             if label not in LABELS:
                 raise ValueError(unknown("label", label, LABELS))
-            # Interned, or a quarter of a million samples would hold as many copies of each operator.
+            # Interned, since a quarter of a million samples would otherwise have as many copies of each operator.
             first, second = (tuple(map(sys.intern, side.split(" "))) for side in sides)
             _check(first)
             _check(second)
@@ -67,12 +67,12 @@ def read(lines: Iterable[str], where: object) -> Iterator[Sample]:
 
 
 def operators(tokens: Sequence[str]) -> int:
-    """How many operators a formula has."""
+    """Count the operators of a formula."""
     return sum(token in OPERATORS for token in tokens)
 
 
 def gold_tree(tokens: Sequence[str]) -> Tree:
-    """The binary tree of a formula: left-branching inside a bracket pair, bracket pairs are constituents.
+    """Build the binary tree of a formula: bracket pairs are constituents, and left-branching inside.
 
     >>> str(gold_tree("( a ( or ( not b ) ) )".split())).replace("-LRB-", "<").replace("-RRB-", ">")
     '(((< a) (((< or) (((< not) b) >)) >)) >)'
@@ -82,9 +82,9 @@ def gold_tree(tokens: Sequence[str]) -> Tree:
 
 
 def hold_out(samples: Iterable[Sample], every: int = 10) -> tuple[list[Sample], list[Sample]]:
-    """Training and dev set: of every ten samples the tenth is for dev.
+    """Divide samples into training and dev set: every tenth sample is for dev.
 
-    `train0` to `train6` give 121,977 and 13,552.
+    For `train0` to `train6`, the sizes are 121,977 and 13,552.
     """
     check_integer("every", every, at_least=2)
     samples = list(samples)
@@ -98,14 +98,14 @@ def systematicity(
 ) -> tuple[list[Sample], list[Sample]]:
     """Split C: (rest, test), where test has the pairs with `( and ( not X ) )` or `( or ( not X ) )` in either side.
 
-    So in training no negation is the right argument of an operator. The paper's text speaks of `and` alone; the
-    published code, and the work that the split comes from, take `or` too. Of `train0` to `train6` 83,633 pairs become
-    test, with `operators=("and",)` 47,581; `hold_out` divides the rest into training and dev set.
+    In the rest, no negation is the right argument of an operator. The paper's text mentions only `and`; the published
+    code, and the work that introduced the split, include `or`. 83,633 pairs of `train0` to `train6` are for test, with
+    `operators=("and",)` 47,581; `hold_out` divides the rest into training and dev set.
     """
     for operator in operators:
         if operator not in ("and", "or"):
             raise ValueError(unknown("operator", operator, ("and", "or")))
-    # In a formula these four tokens say it all: the two brackets that close them are sure to come.
+    # These four tokens suffice: in a valid formula, the two closing brackets must follow.
     patterns = [f"( {operator} ( not" for operator in operators]
     rest: list[Sample] = []
     test: list[Sample] = []
@@ -116,15 +116,15 @@ def systematicity(
 
 
 def _check(tokens: Sequence[str]) -> None:
-    """Refuse what is not one formula of the format."""
+    """Raise a ValueError if the tokens are not one valid formula."""
     if not any(tokens):
-        raise ValueError("the formula is empty: the shortest one is a variable")
+        raise ValueError("the formula is empty: it must have at least a variable")
     expected = ["a formula"]
     for position, token in enumerate(tokens):
         if not expected:
             if token == ")":
                 raise ValueError(f"unbalanced brackets: the ')' at token {position} closes no '('")
-            raise ValueError(f"the formula is complete before {token!r} at token {position}: give one formula")
+            raise ValueError(f"the formula is complete before {token!r} at token {position}: remove the rest")
         wanted = expected.pop()
         following = _GRAMMAR[wanted].get(token)
         if following is None:
@@ -134,7 +134,7 @@ def _check(tokens: Sequence[str]) -> None:
         expected += following
     if expected:
         opened = tokens.count("(") - tokens.count(")")
-        raise ValueError(f"unbalanced brackets: {opened} have no ')' at token {len(tokens)}, the end")
+        raise ValueError(f"unbalanced brackets: {opened} '(' not closed at the end, token {len(tokens)}")
 
 
 _TRAIN = [f"train{operators}" for operators in range(7)]
@@ -174,7 +174,7 @@ _COMMON: dict[str, Any] = {"labels": LABELS, "gold": gold_tree, "words": TOKENS,
 TASKS = (
     Task(
         "logic",
-        f"{_ABOUT}; training on up to 6 operators, tests by their number",
+        f"{_ABOUT}; training on up to 6 operators, test splits by number of operators",
         parts=(
             Part((Column("train", "up to 6 operators", 121_977), Column("dev", "", 13_552)), _train, ("logic",)),
             *(_test(operators, count) for operators, count in enumerate(_TEST_SIZES)),

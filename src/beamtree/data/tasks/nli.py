@@ -1,8 +1,8 @@
-"""Natural language inference in the JSONL of its authors: does a premise entail, contradict or leave open a hypothesis?
+"""Natural language inference: does a premise entail a hypothesis, contradict it, or neither?
 
-One object a line with the fields `gold_label`, `sentence1` (the premise) and `sentence2` (the hypothesis); others are
-ignored. This is the layout of MultiNLI (Williams et al. 2018), of SNLI (Bowman et al. 2015) and of the released stress
-tests (Naik et al. 2018); SICK (Marelli et al. 2014) is read in it too.
+The original files are JSONL, with the fields `gold_label`, `sentence1` (the premise) and `sentence2` (the hypothesis);
+others are ignored. This is the format of MultiNLI (Williams et al. 2018), of SNLI (Bowman et al. 2015) and of the
+released stress tests (Naik et al. 2018). SICK (Marelli et al. 2014) is read in this format or in that of its authors.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,16 +16,16 @@ from beamtree.utils.checks import check_integer, unknown
 
 LABELS = ("entailment", "neutral", "contradiction")
 
-_NO_LABEL = "-"  # the annotators did not agree
+_NO_LABEL = "-"  # if the annotators did not agree
 _FIELDS = ("gold_label", "sentence1", "sentence2")
 _SICK_COLUMNS = ("sentence_A", "sentence_B", "entailment_label", "SemEval_set")
 _SICK_PARTS = {"train": "TRAIN", "dev": "TRIAL", "test": "TEST"}
 
 
 def read(lines: Iterable[str], where: object, tokenize: Callable[[str], Sequence[str]]) -> Iterator[Sample]:
-    """The pairs of a file, without those whose label is "-", on which the annotators did not agree.
+    """Read the pairs of a file, except those with label "-", on which the annotators did not agree.
 
-    A side without a token is an error: SICK and the dev sets of MultiNLI and SNLI have none.
+    An empty side is an error: SICK and the dev sets of MultiNLI and SNLI have none.
     """
     number = 0
     for number, line in enumerate(lines, start=1):
@@ -49,19 +49,19 @@ def read(lines: Iterable[str], where: object, tokenize: Callable[[str], Sequence
 def read_sick(
     lines: Iterable[str], where: object, part: str, tokenize: Callable[[str], Sequence[str]]
 ) -> Iterator[Sample]:
-    """The pairs of "train", "dev" or "test" in the table of SICK's authors, which holds all three."""
+    """Read the pairs of "train", "dev" or "test" from the table of SICK's authors, which contains all three."""
     set_name = _SICK_PARTS[part]
     rows = (line.split("\t") for line in lines)
     header = next(rows, [])
-    places = [header.index(name) if name in header else -1 for name in _SICK_COLUMNS]
-    if -1 in places:
+    indices = [header.index(name) if name in header else -1 for name in _SICK_COLUMNS]
+    if -1 in indices:
         with at(where, 1):
             raise ValueError(f"the header should name the columns {', '.join(_SICK_COLUMNS)}, found {header}")
     for number, row in enumerate(rows, start=2):
         with at(where, number):
             if len(row) != len(header):
                 raise ValueError(f"{len(header)} columns expected, as in line 1, found {len(row)}")
-            premise, hypothesis, label, found = (row[place] for place in places)
+            premise, hypothesis, label, found = (row[index] for index in indices)
             if found != set_name:
                 continue
             if label.lower() not in LABELS:
@@ -73,10 +73,10 @@ def read_sick(
 def hold_out(
     samples: Iterable[Sample], count: int = 10_000, seed: int = 101, max_length: int = 150
 ) -> tuple[list[Sample], list[Sample]]:
-    """Training and dev set of MultiNLI, both from its training file: its own dev sets are the test sets of the paper.
+    """Divide the training file of MultiNLI into training and dev set: the original dev sets are the paper's test sets.
 
-    Pairs with a side of `max_length` tokens or more are left out first. Then `count` samples become the dev set as in
-    `beamtree.data.holdout.at_random`: of a subset with fewer than 10 × `count` of them a tenth.
+    Pairs with a side of `max_length` tokens or more are left out first. Then `count` samples are held out for dev by
+    `beamtree.data.holdout.at_random`, or a tenth if there are fewer than 10 × `count`.
     """
     check_integer("max_length", max_length, at_least=1)
     short = [s for s in samples if len(s.tokens) < max_length and len(s.second or ()) < max_length]
@@ -98,7 +98,7 @@ def _part(title: str, source: str, file: str, count: int | None = None, about: s
 
 
 def _ours(title: str, change: Callable[[Iterable[Sample]], Iterable[Sample]], side: str) -> Part:
-    column = Column(f"{title} {side} (ours)", f"made from {side} after {title} {side}: see beamtree.data.tasks.stress")
+    column = Column(f"{title} {side} (ours)", f"our version of {title} {side}: see beamtree.data.tasks.stress")
     return Part((column,), lambda m: {column.title: change(m.load(side))}, ("multinli",))
 
 
@@ -129,7 +129,7 @@ _STRESS = {
 _MNLI = (
     Part(
         (
-            Column("train", "less than 150 tokens on either side"),
+            Column("train", "fewer than 150 tokens on either side"),
             Column("dev", "10,000 pairs of the training file, or a tenth of a smaller one", 10_000),
         ),
         _train,

@@ -1,12 +1,11 @@
-r"""Stanford Sentiment Treebank (Socher et al. 2013): sentences whose every phrase has a label from 0 to 4.
+r"""Stanford Sentiment Treebank (Socher et al. 2013): sentences in which every phrase has a label from 0 to 4.
 
 A line of the files is a binary tree, `(3 (2 It) (4 (4 (2 's) (3 nice)) (2 .)))`: a node is `(label word)` or
-`(label node node)`. Words are tokens of the Penn Treebank, whose escapes are undone here: `-LRB-` and `-RRB-` become
+`(label node node)`. Words are tokens of the Penn Treebank. Its escapes are decoded: `-LRB-` and `-RRB-` become
 brackets, `\/` becomes `/`, and `\*` becomes `*`.
 
-Three words of the training file have a no-break space inside, as `8 1\/2` has. Its parts become tokens of their own,
-joined from left to right in the gold tree: the phrase and its label stay what they are, and the tokens are those that a
-split at whitespace gives.
+Three words of the training file contain a no-break space, as in `8 1\/2`. They are split into several tokens, which are
+left-branching in the gold tree: the phrase and its label are unchanged, and tokens contain no whitespace.
 
 | | sentences, SST-5 | sentences, SST-2 | phrases, SST-5 | phrases, SST-2 |
 |---|---|---|---|---|
@@ -29,19 +28,19 @@ LABELS_2 = ("negative", "positive")
 
 _LINE = "a tree such as (3 (2 It) (4 works))"
 
-# The name of each label in the file; what has a label without a name is dropped.
+# The name of each label in the file; phrases whose label has no name are dropped.
 _NAMES: dict[int, dict[str, str]] = {
     5: dict(zip("01234", LABELS_5, strict=True)),
     2: {"0": "negative", "1": "negative", "3": "positive", "4": "positive"},
 }
 
-# A leaf as a whole, the beginning of another node, or the end of one: any other text is an error.
+# A complete leaf, the start of another node, or the end of one: any other text is an error.
 _PIECE = re.compile(r"(?:\( *([0-4])(?: +([^ ()]+) *\)|(?= *[()]))|\)) *")
 _OPENING = re.compile(r"\( *([^ ()]*)")
 
 
 class _Node(NamedTuple):
-    """A phrase: its label in the file, its tokens as a half-open span, and how many constituents end in the last."""
+    """A phrase: its label in the file, its span [start, end), and how many constituents end with its last token."""
 
     label: str
     start: int
@@ -52,22 +51,22 @@ class _Node(NamedTuple):
 def read(
     lines: Iterable[str], where: object, *, classes: Literal[5, 2] = 5, phrases: bool = False, lower: bool = True
 ) -> Iterator[Sample]:
-    """The sentences of a file with their gold trees and the labels of their phrases.
+    """Read the sentences of a file with their gold trees and the labels of their phrases.
 
-    With `phrases`: all labelled phrases of every tree as samples of their own.
+    With `phrases`, every labelled phrase is a sample.
 
-    The phrases are all the nodes, from the sentence itself down to the single words, in the order of their opening
-    brackets. What occurs twice is there twice: the paper's models are trained on all the phrases, as torchtext gives
-    them with `train_subtrees=True`, and evaluated on the sentences.
+    The phrases are all nodes, from the sentence itself to single words, in the order of their opening brackets,
+    including duplicates: the paper's models are trained on all phrases, as returned by torchtext with
+    `train_subtrees=True`, and evaluated on sentences.
 
-    With `classes=2` neutral samples are dropped, and the two degrees of negative and of positive are joined.
+    With `classes=2`, neutral samples are dropped, and the two degrees of negative and of positive are combined.
     """
     if classes not in _NAMES:
         raise ValueError(f"classes is {classes!r}: it must be 5, for SST-5, or 2, for SST-2")
     check_flag("phrases", phrases)
     check_flag("lower", lower)
     names = _NAMES[classes]
-    known: dict[str, tuple[str, ...]] = {}  # the tokens of each word so far: most words are frequent
+    known: dict[str, tuple[str, ...]] = {}  # a cache of the tokens of each word
     number = 0
     for number, line in enumerate(lines, start=1):
         with at(where, number):
@@ -76,7 +75,7 @@ def read(
         for node in nodes if phrases else nodes[:1]:
             if node.label in names:
                 span = tuple(tokens[node.start : node.end])
-                # The tree is a slice of the sentence's, less the constituents around it that end in its last token.
+                # A slice of the sentence's tree, without the enclosing constituents that end with its last token.
                 tree = Tree(span, (*reduces[node.start : node.end - 1], node.reduces))
                 yield Sample(span, names[node.label], tree=tree, constituents=None if phrases else labelled)
     if not number:
@@ -85,12 +84,12 @@ def read(
 
 
 def _parse(line: str, known: dict[str, tuple[str, ...]], lower: bool) -> tuple[list[str], list[int], list[_Node]]:
-    """The tokens, the number of constituents that end in each, and the nodes in the order of their brackets."""
+    """The tokens, the number of constituents that end with each, and the nodes in the order of their '('."""
     tokens: list[str] = []
     reduces: list[int] = []
     nodes: list[_Node] = []
-    opened: list[tuple[int, int]] = []  # of each node still open its place among all, and its character
-    held: list[int] = []  # how many nodes each of them holds so far
+    opened: list[tuple[int, int]] = []  # the index in `nodes` and the first character of each open node
+    children: list[int] = []  # the number of children of each open node so far
     position = 0
     while (piece := _PIECE.match(line, position)) and (opened or not tokens):
         label, word = piece.groups()
@@ -106,18 +105,18 @@ def _parse(line: str, known: dict[str, tuple[str, ...]], lower: bool) -> tuple[l
             reduces += joins
         elif label is not None:
             opened.append((len(nodes), position))
-            held.append(-1)  # it counts itself below
-            nodes.append(_Node(label, len(tokens), 0, 0))  # the rest is known at its end
+            children.append(-1)  # the increment below counts the node itself
+            nodes.append(_Node(label, len(tokens), 0, 0))  # end and reduces are set when it is closed
         elif not opened:
             break
         else:
-            place, start = opened.pop()
-            if held.pop() != 2:
-                raise ValueError(f"the node from character {start} to {position} must hold one word or two nodes")
+            index, start = opened.pop()
+            if children.pop() != 2:
+                raise ValueError(f"the node from character {start} to {position} must have one word or two nodes")
             reduces[-1] += 1
-            nodes[place] = nodes[place]._replace(end=len(tokens), reduces=reduces[-1])
-        if held:
-            held[-1] += 1
+            nodes[index] = nodes[index]._replace(end=len(tokens), reduces=reduces[-1])
+        if children:
+            children[-1] += 1
         position = piece.end()
     if position < len(line):
         raise ValueError(_complaint(line, position, complete=bool(tokens) and not opened))
@@ -134,19 +133,19 @@ def _tokens(word: str, lower: bool) -> tuple[str, ...]:
 
 
 def _complaint(line: str, position: int, complete: bool) -> str:
-    """What is wrong with the text from this character on, which is no piece of a tree."""
+    """The error message for text at this character that is not part of a tree."""
     if line[position] == ")":
         return f"unbalanced brackets: the ')' at character {position} closes no '('"
     if complete:
-        return f"the tree is complete before character {position}: give one tree in a line"
+        return f"the tree is complete before character {position}: there must be one tree per line"
     opening = _OPENING.match(line, position)
     if not opening:
-        return f"the text at character {position} is in no node of its own: a node is (label word) or (label node node)"
+        return f"the text at character {position} is not a node: a node is (label word) or (label node node)"
     if opening[1] not in tuple("01234"):
         return f"the label at character {opening.start(1)} is {opening[1]!r}: it must be 0, 1, 2, 3 or 4"
     if ")" not in line[position:]:
         return f"unbalanced brackets: the '(' at character {position} is never closed"
-    return f"the node from character {position} must hold one word or two nodes"
+    return f"the node from character {position} must have one word or two nodes"
 
 
 def _part(column: Column, file: str, classes: Literal[5, 2]) -> Part:
@@ -155,7 +154,7 @@ def _part(column: Column, file: str, classes: Literal[5, 2]) -> Part:
         lines, where = originals.lines(file), originals.label(file)
         return {column.title: read(lines, where, classes=classes, phrases=column.title == "train")}
 
-    # Splits that were prepared before phrases had labels have another fingerprint.
+    # Part of the cache key, since earlier versions cached these splits without labels of phrases.
     return Part((column,), make, ("sst",), fingerprint="" if column.title == "train" else "labelled phrases")
 
 

@@ -1,14 +1,14 @@
-"""Stress tests of natural language inference, made by us after two of Naik et al. (2018): length and negation.
+"""Our versions of two stress tests of natural language inference by Naik et al. (2018): length and negation.
 
-These are not the released files, and a figure on them is not one of the paper's columns. Naik et al. put a tautology
-into the pairs of MultiNLI's dev sets, which changes no label:
+These are not the released files, and results on them are not comparable with the paper's columns. Naik et al. insert a
+tautology into the pairs of MultiNLI's dev sets, which changes no label:
 
 - length: "and true is true", five times, in the premise, which becomes much longer than the hypothesis;
-- negation: "and false is not true", once, in the hypothesis, whose "not" is a strong hint at a contradiction in the
-  training data.
+- negation: "and false is not true", once, in the hypothesis. In the training data, "not" strongly indicates a
+  contradiction.
 
-Here as there the tautology stands before the mark that ends the sentence, where that is a token of its own. Unlike
-there, a side of several sentences keeps them all: the released script cuts it after the first.
+As in the released files, the tautology is inserted before the punctuation that ends the sentence, if that is a separate
+token. Unlike there, all sentences of a side are kept: the released script truncates it after the first.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ _MARKS = (".", "!", "?")
 
 
 def length(samples: Iterable[Sample]) -> Iterator[Sample]:
-    """The pairs with five tautologies at the end of the premise.
+    """Add five tautologies at the end of the premises.
 
     >>> [longer] = length([Sample(("it", "rains", "."), "entailment", ("it", "is", "wet"))])
     >>> " ".join(longer.tokens)
@@ -33,7 +33,7 @@ def length(samples: Iterable[Sample]) -> Iterator[Sample]:
 
 
 def negation(samples: Iterable[Sample]) -> Iterator[Sample]:
-    """The pairs with a tautology that holds "not" at the end of the hypothesis.
+    """Add a tautology with "not" at the end of the hypotheses.
 
     >>> [negated] = negation([Sample(("it", "rains", "."), "entailment", ("it", "is", "wet"))])
     >>> " ".join(negated.second)
@@ -45,12 +45,12 @@ def negation(samples: Iterable[Sample]) -> Iterator[Sample]:
 
 def _check_pair(number: int, sample: Sample) -> tuple[str, ...]:
     if sample.second is None:
-        raise ValueError(f"sample {number} is a single text: stress tests are made of pairs, premise and hypothesis")
+        raise ValueError(f"sample {number} is a single text: stress tests need pairs of premise and hypothesis")
     return sample.second
 
 
 def _extended(tokens: tuple[str, ...], words: tuple[str, ...]) -> tuple[str, ...]:
     end = len(tokens)
-    while end > 1 and tokens[end - 1] in _MARKS:  # a side may end in "? !", or be nothing but a mark
+    while end > 1 and tokens[end - 1] in _MARKS:  # a side may end in "? !", or consist of punctuation only
         end -= 1
     return (*tokens[:end], *words, *tokens[end:])

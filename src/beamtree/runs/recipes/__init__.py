@@ -5,18 +5,18 @@
     recipes.load("mine.yaml")                    # your own recipe, which may begin with "like: listops"
 
 A file has `about`, the default `encoder`, the sections `data`, `model`, `optimizer` and `training` (see `settings`),
-and `encoders`: for each one its options and the settings that differ for it. With `like: NAME` it holds only what
-differs from another recipe. A recipe whose `data.task` is null has no data of its own: the caller must name some.
+and `encoders`: for each encoder its options and the settings that differ for it. With `like: NAME` a file contains only
+the differences from another recipe. If `data.task` is null, the recipe has no data, and the caller must specify it.
 
-Another task, whether by `task`, by the change `data.task` or by a file that is `like` another one, does not inherit
-what was written for the first: `data.options` and `data.tests` start empty, and the `data` overrides of encoders are
-dropped. `data.vectors` is inherited by the English tasks of beamtree alone; formal languages and your own data learn
-their word vectors. Whatever is set together with the task stays. The `data` section of a recipe without a task is kept
-for any data of your own.
+If the task is replaced, whether by `task`, by the change `data.task` or by a file that is `like` another one, settings
+of the first task are not inherited: `data.options` and `data.tests` are emptied, and the `data` overrides of encoders
+are dropped. `data.vectors` is only inherited by the English tasks of beamtree; formal languages and your own data learn
+their word vectors. Settings that are given together with the new task are kept. The `data` section of a recipe without
+a task applies to any data of your own.
 
-Your own data is stored by its absolute path, so that a run can be resumed from any folder, and with all its options: a
-single file is divided into splits (see `beamtree.data.files`). In a recipe file, a relative path is looked for in the
-current folder first and then in the folder of the file.
+Your own data is stored as an absolute path, so that a run can be resumed from any folder, and with all its options: a
+single file is divided into splits (see `beamtree.data.files`). In a recipe file, a relative path refers to the current
+folder if it exists there, otherwise to the folder of the file.
 """
 
 import os
@@ -41,12 +41,12 @@ __all__ = ["Settings", "default_encoder", "describe", "encoders", "load", "names
 _FOLDER = Path(__file__).parent
 _SECTIONS = ("data", "model", "optimizer", "training")
 _KEYS = ("like", "about", "encoder", *_SECTIONS, "encoders")
-_DEPTH = 5  # of the keys in a file: encoders.bt-grc.data.options.seed
+_DEPTH = 5  # maximum number of parts of a key in a file: encoders.bt-grc.data.options.seed
 _OWN_ARGUMENT = {"recipe": "name the recipe itself", "seed": "use --seed", "encoder.name": "use --encoder"}
 
 
 def names() -> list[str]:
-    """List the recipes that come with beamtree.
+    """List the shipped recipes.
 
     Returns:
         Their names.
@@ -83,7 +83,7 @@ def encoders(recipe: str) -> list[str]:
         recipe: a name, or the path of a .yaml file.
 
     Returns:
-        Names of encoders; those that are not in this version are left out.
+        Names of encoders, without those that do not exist in this version.
 
     Examples:
         >>> from beamtree.runs import recipes
@@ -123,8 +123,8 @@ def load(
         recipe: a name, or the path of a .yaml file.
         encoder: name of the encoder; by default the recipe's.
         seed: seed of the run.
-        changes: other values for some of the settings, by keys such as "optimizer.lr" and "encoder.options.beam_size".
-        task: other data than the recipe's: the name of a task, or the path of your own data.
+        changes: new values for some of the settings, by keys such as "optimizer.lr" and "encoder.options.beam_size".
+        task: data that replaces the recipe's: the name of a task, or the path of your own data.
 
     Returns:
         All settings of a run.
@@ -141,7 +141,7 @@ def load(
     changes = dict(changes or {})
     for key in changes:
         if key in _OWN_ARGUMENT:
-            raise ValueError(f"{key} is not changed like other settings: {_OWN_ARGUMENT[key]}")
+            raise ValueError(f"{key} cannot be changed in this way: {_OWN_ARGUMENT[key]}")
     if task is not None:
         if "data.task" in changes:
             both = f"{shortened(os.fspath(task))} and {shortened(changes['data.task'])}"
@@ -155,9 +155,7 @@ def load(
     options = overrides.pop("options", {})
     sections = _overridden({section: document[section] for section in _SECTIONS}, overrides)
     if sections["data"].get("task", "") is None:
-        raise ValueError(
-            f"the recipe {recipe} has no data of its own: give a file, as in 'beamtree train reviews.tsv', or --data"
-        )
+        raise ValueError(f"the recipe {recipe} has no data: give a file, as in 'beamtree train reviews.tsv', or --data")
     merged = {
         "recipe": Path(recipe).stem if _is_path(recipe) else recipe,
         "seed": seed,
@@ -177,7 +175,7 @@ def parse_changes(texts: Iterable[str]) -> dict[str, Any]:
         Values by key, for `load`.
 
     Raises:
-        ValueError: if a text has another form, or a key is given twice.
+        ValueError: if a text does not have this form, or a key is given twice.
 
     Examples:
         >>> from beamtree.runs import recipes
@@ -197,24 +195,24 @@ def parse_changes(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def _completed(settings: Settings) -> Settings:
-    """With the defaults of the task's options written out; what neither task nor encoder knows is refused here."""
+    """Add the defaults of the task's options. Raises if an option is unknown to the task or the encoder."""
     data, encoder = settings.data, settings.encoder
     tests = data.tests
     if data.task in TASKS:
         tests = tuple(TASKS[data.task].part(split)[1].name for split in tests)
     elif not os.path.exists(data.task):
-        raise ValueError(f"data.task: {unknown('task', cut(data.task), TASKS)}, or the path of one's own data")
+        raise ValueError(f"data.task: {unknown('task', cut(data.task), TASKS)}, or the path of your own data")
     options = training_options(data.task, data.options)
     settings = replace(settings, data=replace(data, options=options, tests=tests))
     if "dim" in encoder.options:
         raise ValueError("encoder.options has no dim: the width of words and states is model.dim")
-    with torch.device("meta"):  # takes no memory and draws no random numbers
+    with torch.device("meta"):  # allocates no memory and samples no random numbers
         make_encoder(encoder.name, dim=settings.model.dim, **encoder.options)
     return settings
 
 
 def _overrides(recipe: str, document: Mapping[str, Any], encoder: str) -> dict[str, Any]:
-    """What the recipe has for this encoder alone."""
+    """The overrides of a recipe for an encoder."""
     known = document["encoders"]
     if encoder in known and encoder not in existing():
         raise ValueError(
@@ -234,7 +232,7 @@ def _is_path(recipe: str) -> bool:
 
 
 def _read(recipe: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A recipe's file, over the one that it is like; `above` are the recipes that are like this one."""
+    """Read a recipe, on top of the one that it is `like`; `above` are the recipes that extend this one."""
     if not _is_path(recipe):
         if recipe not in names():
             raise ValueError(f"{unknown('recipe', cut(recipe), names())}, or the path of a .yaml file")
@@ -242,7 +240,7 @@ def _read(recipe: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
     else:
         path = Path(recipe)
     if recipe in above:
-        raise ValueError(f"{recipe} is like itself: {' → '.join((*above, recipe))}")
+        raise ValueError(f"{recipe} extends itself: {' → '.join((*above, recipe))}")
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -277,11 +275,11 @@ def _check_document(document: Any, recipe: str) -> None:
             raise ValueError(f"{recipe}: {key} is {shortened(document[key])}: it must be text")
     for key, group in _groups(document):
         if not isinstance(group, dict):
-            raise ValueError(f"{recipe}: {key} is {shortened(group)}: it must be settings by their names")
+            raise ValueError(f"{recipe}: {key} is {shortened(group)}: it must be a mapping of settings")
 
 
 def _groups(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The sections of a file with their keys, those of each encoder too."""
+    """The sections of a file with their keys, including those of each encoder."""
     yield from ((key, document[key]) for key in (*_SECTIONS, "encoders") if key in document)
     overridden = document.get("encoders")
     for name, overrides in overridden.items() if isinstance(overridden, dict) else ():
@@ -301,7 +299,7 @@ def _unknown_key(kind: str, key: object, known: Iterable[str]) -> str:
 
 
 def _located(task: Any, folder: Path | None = None) -> Any:
-    """The absolute path of one's own data. The name of a task, or of what does not exist, is returned as it is."""
+    """The absolute path of your own data. The name of a task, or a path that does not exist, is returned unchanged."""
     if not isinstance(task, str) or not task or task in TASKS:
         return task
     path = os.path.expanduser(task)
@@ -312,7 +310,7 @@ def _located(task: Any, folder: Path | None = None) -> Any:
 
 
 def _with_task(document: Mapping[str, Any], task: Any) -> dict[str, Any]:
-    """A recipe, or its sections, for another task: without what its `data` says of the first one."""
+    """Replace the task of a recipe or of its sections, without the data settings of the first task."""
     data, known = document["data"], TASKS.get(task) if isinstance(task, str) else None
     before = data.get("task")
     if task == before or (before is None and known is None):
@@ -328,14 +326,14 @@ def _with_task(document: Mapping[str, Any], task: Any) -> dict[str, Any]:
 
 
 def _overridden(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe, or its sections, with what differs in another; a new task does not inherit what belongs to the old."""
+    """Apply the overrides of a recipe or of sections; a new task does not inherit the data settings of the old one."""
     if "task" in over.get("data", {}) and "task" in base.get("data", {}):
         base = _with_task(base, over["data"]["task"])
     return _merged(base, over, _DEPTH)
 
 
 def _merged(base: Mapping[Any, Any], over: Mapping[Any, Any], depth: int) -> dict[Any, Any]:
-    """Mappings are merged key by key down to a depth; anything else is replaced."""
+    """Merge mappings key by key down to a depth; other values are replaced."""
     merged = dict(base)
     for key, value in over.items():
         both = depth > 1 and isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
@@ -344,13 +342,13 @@ def _merged(base: Mapping[Any, Any], over: Mapping[Any, Any], depth: int) -> dic
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which 5e-4 is a number, as in YAML 1.2, and a key that stands twice is an error."""
+    """YAML in which 5e-4 is a number, as in YAML 1.2, and a duplicate key is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value]
         for key in keys:
             if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"{key} is there twice", node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key}", node.start_mark)
         return super().construct_mapping(node, deep)
 
 
@@ -360,7 +358,7 @@ _Loader.add_implicit_resolver(
 
 
 def _parsed(text: str, where: str) -> Any:
-    return deepcopy(_parse(text, where))  # callers change it
+    return deepcopy(_parse(text, where))  # callers modify it
 
 
 @lru_cache(maxsize=64)  # parsing takes 15 ms, and `beamtree models` reads each recipe several times
@@ -371,7 +369,7 @@ def _parse(text: str, where: str) -> Any:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ValueError(f"{where}{line}: {error.problem or error}") from None
     except yaml.YAMLError as error:
-        raise ValueError(f"{where}: it is no YAML ({' '.join(str(error).split())})") from None
+        raise ValueError(f"{where}: it is not YAML ({' '.join(str(error).split())})") from None
     except ValueError as error:  # an integer of thousands of digits, a date that does not exist
         raise ValueError(f"{where}: it cannot be read ({error})") from None
     except RecursionError:

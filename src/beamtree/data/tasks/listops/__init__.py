@@ -1,8 +1,8 @@
-"""ListOps (Nangia & Bowman 2018): nested operations over lists of digits, and every split the paper makes of it.
+"""ListOps (Nangia & Bowman 2018): nested operations on lists of digits, and all splits of the paper.
 
-`evaluate`, `values`, `depth` and `gold_tree` say what an expression means, `generate` draws the splits of `PRESETS`,
-and `read` and `write` handle the original files. How the presets follow the paper:
-`beamtree.data.tasks.listops.splits`.
+`evaluate`, `values`, `depth` and `gold_tree` define the meaning of an expression, `generate` samples the splits of
+`PRESETS`, and `read` and `write` handle the original file formats. `beamtree.data.tasks.listops.splits` documents how
+the presets follow the paper.
 """
 
 from beamtree.data.tasks.listops.expressions import OPERATORS, TOKENS, depth, evaluate, gold_tree, to_brackets, values

@@ -1,6 +1,6 @@
-"""What a ListOps expression means: its value, its nesting, its gold tree, its brackets in the original files.
+"""The meaning of a ListOps expression: its value, depth and gold tree, and its brackets in the original files.
 
-Nothing recurses, so that depth costs nothing and a malformed expression is an error message, never a stack overflow.
+All functions are iterative, so deep nesting is no problem, and a malformed expression never overflows the stack.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _VALUES = {digit: value for value, digit in enumerate(DIGITS)}
 
 
 def evaluate(tokens: Sequence[str]) -> int:
-    """The value of an expression, a digit: MED is the median rounded down, SM the sum modulo 10.
+    """Compute the value of an expression, a digit: MED is the median rounded down, SM the sum modulo 10.
 
     >>> evaluate("[MAX 2 9 [MED 4 7 ] 0 ]".split())
     9
@@ -26,7 +26,7 @@ def evaluate(tokens: Sequence[str]) -> int:
 
 
 def values(tokens: Sequence[str]) -> dict[Span, str]:
-    """The value of each list of an expression, by its tokens [start, end). Empty for an expression with a fault.
+    """Compute the value of each list of an expression, by span [start, end). Empty for an invalid expression.
 
     >>> values("[MAX 2 9 [MED 4 7 ] 0 ]".split())
     {(3, 7): '5', (0, 9): '9'}
@@ -40,12 +40,12 @@ def values(tokens: Sequence[str]) -> dict[Span, str]:
 
 
 def _evaluate(tokens: Sequence[str], lists: dict[Span, int]) -> int:
-    """The value of an expression. The values of its lists are added to `lists`."""
-    opened: list[int] = []  # where the lists still open begin
-    arguments: list[list[int]] = [[]]  # what each of them holds so far, under a bottom that receives the value
+    """Compute the value of an expression, and add those of its lists to `lists`."""
+    opened: list[int] = []  # the starts of the open lists
+    arguments: list[list[int]] = [[]]  # of each open list so far; the first item receives the final value
     for position, token in enumerate(tokens):
         if not opened and arguments[0]:
-            raise ValueError(f"the expression is complete before {token!r} at token {position}: give one expression")
+            raise ValueError(f"the expression is complete before {token!r} at token {position}: remove the rest")
         if token in _VALUES:
             arguments[-1].append(_VALUES[token])
         elif token == CLOSE:
@@ -53,7 +53,7 @@ def _evaluate(tokens: Sequence[str], lists: dict[Span, int]) -> int:
                 raise ValueError(f"unbalanced brackets: the ']' at token {position} closes no list")
             start, given = opened.pop(), arguments.pop()
             if not given:
-                raise ValueError(f"the list {tokens[start]!r} that ends at token {position} has no arguments: give one")
+                raise ValueError(f"the list {tokens[start]!r} that ends at token {position} has no arguments: add one")
             value = lists[start, position + 1] = _apply(tokens[start], given)
             arguments[-1].append(value)
         elif token in OPERATORS:
@@ -62,9 +62,9 @@ def _evaluate(tokens: Sequence[str], lists: dict[Span, int]) -> int:
         else:
             raise ValueError(f"unknown token {token!r} at token {position}: ListOps has {' '.join(TOKENS)}")
     if opened:
-        raise ValueError(f"unbalanced brackets: {len(opened)} of the lists have no ']' at token {len(tokens)}, the end")
+        raise ValueError(f"unbalanced brackets: {len(opened)} '[' not closed at the end, token {len(tokens)}")
     if not arguments[0]:
-        raise ValueError("the expression is empty at token 0: the shortest one is a digit")
+        raise ValueError("the expression is empty: it must have at least a digit")
     return arguments[0][0]
 
 
@@ -92,20 +92,20 @@ def depth(tokens: Sequence[str]) -> int:
 
 
 def gold_tree(tokens: Sequence[str]) -> Tree:
-    """The binary tree of an expression: left-branching inside a list, lists are constituents.
+    """Build the binary tree of an expression: lists are constituents, and left-branching inside.
 
     >>> str(gold_tree("[MAX 2 [SM 4 7 ] 0 ]".split()))
     '(((([MAX 2) ((([SM 4) 7) ])) 0) ])'
     """
-    evaluate(tokens)  # for its error messages
+    evaluate(tokens)  # raises if the expression is invalid
     return left_branching(tokens, OPERATORS, CLOSE)
 
 
 def to_brackets(tokens: Sequence[str]) -> str:
-    """The expression as the original files have it: "( ( ( [MAX 2 ) 9 ) ] )"."""
+    """Format an expression as in the original files: "( ( ( [MAX 2 ) 9 ) ] )"."""
     evaluate(tokens)
     pieces = list(tokens)
-    opened: list[int] = []  # where each list still open begins
+    opened: list[int] = []  # the starts of the open lists
     for position, token in enumerate(tokens):
         if token in OPERATORS:
             opened.append(position)
@@ -114,7 +114,7 @@ def to_brackets(tokens: Sequence[str]) -> str:
             start = opened.pop()
             pieces[start] = "( " + pieces[start]
             pieces[position] += " )"
-        if opened:  # a digit or a list is an argument of the list around it
+        if opened:  # a digit or a list is an argument of the enclosing list
             pieces[opened[-1]] = "( " + pieces[opened[-1]]
             pieces[position] += " )"
     return " ".join(pieces)

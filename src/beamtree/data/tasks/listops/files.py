@@ -1,8 +1,8 @@
-"""ListOps files in their original layouts, plain or packed with xz; every label is checked by evaluating.
+"""ListOps files in their original layouts, plain or compressed with xz; every label is checked by evaluation.
 
 The original: `label<TAB>( ( ( [MAX 2 ) 9 ) ] )`, no header. Long Range Arena: `( ( ( [MAX 2 ) 9 ) ] )<TAB>label` under
-the header `Source<TAB>Target`. The round brackets are those of the gold tree and carry no information: they are
-deleted, as "( " and " )", and the rest is split at spaces.
+the header `Source<TAB>Target`. The parentheses are those of the gold tree and carry no information: "( " and " )" are
+deleted, and the rest is split at spaces.
 """
 
 import lzma
@@ -24,12 +24,12 @@ _COLUMNS = {"original": "label<TAB>expression", "lra": "expression<TAB>label"}
 
 
 def read(path: str | os.PathLike[str]) -> list[Example]:
-    """All examples of a file; its first line tells which of the two layouts it has."""
+    """Read all examples of a file, whose layout is detected by its first line."""
     return list(parse(_lines(Path(path)), path))
 
 
 def parse(lines: Iterable[str], where: object) -> Iterator[Example]:
-    """The examples in the lines of a file."""
+    """Parse the examples in the lines of a file."""
     layout: FileFormat = "original"
     empty = True
     for number, line in enumerate(lines, start=1):
@@ -42,11 +42,11 @@ def parse(lines: Iterable[str], where: object) -> Iterator[Example]:
         empty = False
     if empty:
         with at(where, 1):
-            raise ValueError(f"the file holds no examples: each line should be {_COLUMNS[layout]}")
+            raise ValueError(f"the file has no examples: each line should be {_COLUMNS[layout]}")
 
 
 def write(path: str | os.PathLike[str], examples: Iterable[Example], layout: FileFormat = "original") -> None:
-    """Write a file that `read` gives back; it appears under its name only when it is complete."""
+    """Write a file for `read`, atomically."""
     path = Path(path)
     with open_atomically(path) as raw, lzma.open(raw, "wb") if path.suffix == ".xz" else nullcontext(raw) as file:
         if layout == "lra":
@@ -62,7 +62,7 @@ def _lines(path: Path) -> Iterator[str]:
             for line in file:
                 yield line.rstrip("\r\n")
     except (lzma.LZMAError, EOFError) as error:
-        raise ValueError(f"{path}: the file is damaged or no xz file ({error}): get it anew") from None
+        raise ValueError(f"{path}: the file is damaged or not an xz file ({error}): download it again") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: the file is not UTF-8 text ({error.reason} at byte {error.start})") from None
 
@@ -74,7 +74,7 @@ def _parse(line: str, layout: FileFormat) -> Example:
     label, text = columns if layout == "original" else columns[::-1]
     opening, closing = text.count("( "), text.count(" )")
     if opening != closing:
-        raise ValueError(f"unbalanced brackets: {opening} times '(' and {closing} times ')'")
+        raise ValueError(f"unbalanced brackets: there are {opening} '(' and {closing} ')'")
     tokens = tuple(text.replace("( ", "").replace(" )", "").split(" "))
     value = evaluate(tokens)
     if label != str(value):

@@ -1,23 +1,24 @@
-"""Draw ListOps expressions of a wanted length and nesting, with exactly the probabilities of plain rejection.
+"""Sample ListOps expressions of given length and nesting, with exactly the probabilities of rejection sampling.
 
 The grammar (Nangia & Bowman 2018): a node at depth q, the root at 1, is with probability p, if q < max_depth, an
-operator with uniform min_args..max_args arguments at depth q+1; otherwise it is a digit. Plain rejection draws whole
-expressions and throws away those outside the filters, which for lengths of 900 to 1000 is all but one in many
-thousands. Here the probabilities of all lengths are tabulated first. With u_q(n) the probability that a node at depth
+operator with uniform min_args..max_args arguments at depth q+1; otherwise it is a digit. Rejection sampling generates
+whole expressions and discards those outside the filters, which for lengths of 900 to 1000 is all but one in many
+thousands. Here the probabilities of all lengths are tabulated first. Let u_q(n) be the probability that a node at depth
 q spans n tokens, and u^k its k-fold convolution (k neighbours together span n tokens):
 
     u_q(n) = (1-p) [n = 1] + p Σ_m u_{q+1}^m(n-2) / (max_args - min_args + 1)
 
-An expression is then drawn top-down: its length; the number of arguments given the length; and, argument by argument,
-how the remaining length splits into the next argument and the others.
+An expression is then sampled top-down: its length; the number of arguments given the length; and, argument by argument,
+how the remaining length is divided between the next argument and the others.
 
-A bound on nesting splits each node's probability in two. `short` nodes have no operator at depth min_nesting or below,
-`deep` ones have at least one, and `any` is their sum; none has an operator below max_nesting. Of a deep node's
-arguments at least one is deep: the first of k is deep and the others are any, or it is short and the others are deep:
+A bound on nesting divides each node's probability into two. `short` nodes have no operator at depth min_nesting or
+deeper, `deep` nodes have at least one, and `any` is their sum; none has an operator deeper than max_nesting. At least
+one of a deep node's arguments is deep: the first of k is deep and the others are any, or it is short and the others are
+deep:
 
     deep^k = deep * any^(k-1) + short * deep^(k-1)
 
-Sums of products of positive numbers throughout: no digits are lost.
+All terms are positive, so there is no cancellation.
 """
 
 from bisect import bisect_right
@@ -34,12 +35,12 @@ Weights = npt.NDArray[np.float64]
 
 _ANY, _SHORT, _DEEP = range(3)
 
-# Splits of up to so many tokens recur and are kept; longer ones are too many to keep and too rare to matter.
-_KEPT_SPLIT = 128
+# Maximum length of cached splits. Longer ones are too many to cache and too rare to matter.
+_MAX_CACHED_SPLIT = 128
 
 
 class _Level(NamedTuple):
-    """Of each kind (any, short, deep), by k: the probability that k neighbours at this depth span n tokens."""
+    """For each kind (any, short, deep), by k: the probability that k neighbours at this depth span n tokens."""
 
     any: list[Weights]
     short: list[Weights]
@@ -61,7 +62,7 @@ class Grammar:
 
 
 class Sampler:
-    """Draws expressions of the grammar, conditioned on length and nesting; `random` gives uniforms in [0, 1)."""
+    """Samples expressions of the grammar, conditioned on length and nesting; `random` returns uniforms in [0, 1)."""
 
     def __init__(self, grammar: Grammar, random: Callable[[], float]) -> None:
         self._random = random
@@ -77,23 +78,23 @@ class Sampler:
 
     @property
     def acceptance(self) -> float:
-        """The probability that plain rejection keeps a draw."""
+        """The probability that rejection sampling accepts an expression."""
         return self._lengths[-1] if self._lengths else 0.0
 
     def draw(self) -> tuple[str, ...]:
-        """One expression; not to be called where `acceptance` is 0."""
+        """Sample an expression. Must not be called if `acceptance` is 0."""
         random = self._random
         length = self._min_length + _choose(self._lengths, random())
         tokens: list[str] = []
-        # What is still to be written, the next on top: `count` neighbours at index `level` (depth level + 1) of one
-        # kind that span `length` tokens; a count of 0 stands for a closing bracket.
+        # A stack of what remains to be generated: `count` neighbours of one kind at `level` (depth level + 1) that span
+        # `length` tokens together; a count of 0 is a closing bracket.
         todo = [(0, self._root, 1, length)]
         while todo:
             level, kind, count, length = todo.pop()
             if count == 0:
                 tokens.append(CLOSE)
                 continue
-            if length == count:  # all of them digits; no operator spans a single token
+            if length == count:  # all of them are digits, since no list spans a single token
                 tokens += [DIGITS[int(random() * 10)] for _ in range(count)]
                 continue
             if count > 1:
@@ -106,12 +107,12 @@ class Sampler:
             tokens.append(OPERATORS[int(random() * 4)])
             todo.append((level, kind, 0, 0))
             if kind == _DEEP and level + 1 == self._min_nesting:
-                kind = _ANY  # this operator is the one that had to be there
-            todo.append((level + 1, kind, self._number_of_arguments(level, kind, length), length - 2))
+                kind = _ANY  # this operator is the required deep one
+            todo.append((level + 1, kind, self._argument_count(level, kind, length), length - 2))
         return tuple(tokens)
 
-    def _number_of_arguments(self, level: int, kind: int, length: int) -> int:
-        """How many arguments of this kind an operator has whose list spans `length` tokens."""
+    def _argument_count(self, level: int, kind: int, length: int) -> int:
+        """Sample the number of arguments of this kind for an operator whose list spans `length` tokens."""
         key = (level, kind, length)
         table = self._arguments.get(key)
         if table is None:
@@ -121,7 +122,7 @@ class Sampler:
         return self._min_args + _choose(table, self._random())
 
     def _split(self, level: int, kind: int, count: int, length: int) -> tuple[int, int, int]:
-        """Of `count` neighbours that span `length` tokens: the first one's kind and length, and the others' kind."""
+        """Of `count` neighbours that span `length` tokens, sample kind and length of the first and the others' kind."""
         key = (level, kind, count, length)
         table = self._splits.get(key)
         longest = length - count + 1  # the others need a token each
@@ -133,15 +134,15 @@ class Sampler:
                 sums = np.cumsum(np.concatenate([deep_first, deep_later]))
             else:
                 sums = np.cumsum(_products(tables[kind][1], tables[kind][count - 1], length, longest))
-            if length > _KEPT_SPLIT:
-                draw = self._random() * float(sums[-1])
-                return _decode(kind, int(np.searchsorted(sums, draw, side="right")), longest)
+            if length > _MAX_CACHED_SPLIT:
+                value = self._random() * float(sums[-1])
+                return _decode(kind, int(np.searchsorted(sums, value, side="right")), longest)
             table = self._splits[key] = sums.tolist()
         return _decode(kind, _choose(table, self._random()), longest)
 
 
 def _choose(sums: list[float], uniform: float) -> int:
-    """The index drawn with the weights whose running sums are given; never one of weight 0."""
+    """Sample an index from weights, given their cumulative sums; never one of weight 0."""
     return bisect_right(sums, uniform * sums[-1])
 
 
@@ -154,12 +155,12 @@ def _decode(kind: int, choice: int, longest: int) -> tuple[int, int, int]:
 
 
 def _products(first: Weights, others: Weights, length: int, longest: int) -> Weights:
-    """By the first one's length, from 1 to `longest`: its weight times that of the others, which span the rest."""
+    """For each length of the first, from 1 to `longest`: its weight times that of the others, which span the rest."""
     return first[1 : longest + 1] * others[length - longest : length][::-1]
 
 
 def _tabulate(grammar: Grammar) -> list[_Level]:
-    """The tables of every depth, root first, down to the depth at which there are only digits."""
+    """Compute the tables of each depth, from the root down to the depth at which there are only digits."""
     min_args, max_args, min_nesting = grammar.min_args, grammar.max_args, grammar.min_nesting
     bottom = grammar.max_nesting + 1
     each = grammar.operator_probability / (max_args - min_args + 1)
@@ -182,12 +183,12 @@ def _tabulate(grammar: Grammar) -> list[_Level]:
 
     levels: list[_Level] = []
     for depth in range(bottom, 0, -1):
-        # Where max_nesting and not the grammar forbids an operator, the digit has only its own probability.
+        # If max_nesting rather than the grammar excludes an operator, the probability of a digit is not increased.
         is_digit = digit * (1.0 if depth == grammar.max_depth else 1.0 - grammar.operator_probability)
         below = levels[-1] if depth < bottom else None
         any_node = is_digit + operator(below.any) if below else is_digit
         any_rows = powers(any_node)
-        if depth > min_nesting:  # whether a node is deep has been settled above
+        if depth > min_nesting:  # at these depths, deep and short are no longer distinguished
             levels.append(_Level(any_rows, [], []))
             continue
         if below is None:
@@ -207,7 +208,7 @@ def _tabulate(grammar: Grammar) -> list[_Level]:
 def _convolve(left: Weights, right: Weights) -> Weights:
     """Σ_i left(i) right(n-i), in one fixed order of single IEEE operations.
 
-    Not np.convolve: that sums in an order that depends on the machine, and the same seed must give the same bytes.
+    Unlike np.convolve, whose order of summation depends on the machine: the same seed must result in the same bytes.
     """
     result = np.zeros_like(left)
     for shift in np.flatnonzero(right).tolist():

@@ -1,7 +1,7 @@
 """The tasks of ListOps, generated; `listops-original` is read from the original files.
 
-No expression of a training or dev set is in a test set. Most splits cannot meet, since their lengths or their depths
-differ, nor do the parts of one pool. Where two could, the test set is drawn without the expressions of the others.
+No expression of a training or dev set is in a test set. Most splits are disjoint because of their lengths or depths, or
+as parts of one pool. If two could overlap, the test set is generated without the expressions of the other.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,12 +18,12 @@ from beamtree.data.tasks.listops.splits import PRESETS, Example, Spec, generate,
 _LABELS = tuple("0123456789")
 _OPTIONS = ("seed", "official")
 _LENGTHS = [f"{shortest}-{shortest + 100}" for shortest in range(200, 1000, 100)]
-_DEV = 1000  # so many lines of the original training file are for dev
+_DEV = 1000  # the first lines of the original training file are for dev
 _MAX_TRAIN_LENGTH = 100
 
 
 def _spec(name: str, m: Materials) -> Spec:
-    """The preset of the paper's text, or that of the published code."""
+    """The preset of the paper's text, or with `official` that of the published code."""
     return PRESETS.get(f"{name}-official", PRESETS[name]) if m.options["official"] else PRESETS[name]
 
 
@@ -32,14 +32,14 @@ def _samples(examples: Iterable[Example]) -> Iterator[Sample]:
 
 
 def _examples(split: Split, min_length: int) -> Iterator[Example]:
-    """Those of a split that are long enough; the others, nearly all of a million, are not even looked at."""
+    """The examples of a split of at least this length. The others, most of up to a million, are not decoded."""
     for index in np.flatnonzero(split.lengths >= min_length).tolist():
         sample = split[index]
         yield Example(sample.tokens, int(sample.label))
 
 
 def may_meet(first: Spec, second: Spec) -> bool:
-    """Whether two splits could have an expression in common, by their lengths and depths."""
+    """Whether the lengths and depths of two splits allow a common expression."""
     shortest, longest = max(first.min_length, second.min_length), min(_longest(first), _longest(second))
     lowest, highest = max(first.min_nesting, second.min_nesting), min(first.nesting_limit, second.nesting_limit)
     return shortest <= longest and lowest <= highest
@@ -50,7 +50,7 @@ def _longest(spec: Spec) -> int:
 
 
 def _pool(m: Materials) -> Mapping[str, Iterable[Sample]]:
-    """Training, dev and test set of the original ListOps."""
+    """Generate training, dev and test set of the original ListOps."""
     names = {"train": "d20s-train", "dev": "d20s-dev", "near-IID": "d20s-test"}
     specs = [_spec(name, m) for name in names.values()]
     size = specs[0].pool
@@ -58,8 +58,8 @@ def _pool(m: Materials) -> Mapping[str, Iterable[Sample]]:
     return {title: _samples(part) for title, part in zip(names, parts, strict=True)}
 
 
-def _drawn(title: str, preset: str, about: str = "", apart_from: Mapping[str, str] | None = None) -> Part:
-    """A split that is drawn by itself; `apart_from` has the presets of the splits that it must not meet."""
+def _generated(title: str, preset: str, about: str = "", apart_from: Mapping[str, str] | None = None) -> Part:
+    """A split that is generated separately, disjoint from the splits in `apart_from`, given with their presets."""
 
     def make(m: Materials) -> Mapping[str, Iterable[Sample]]:
         spec = _spec(preset, m)
@@ -72,13 +72,13 @@ def _drawn(title: str, preset: str, about: str = "", apart_from: Mapping[str, st
 
 
 def _generalisation(apart_from: Mapping[str, str]) -> Iterator[Part]:
-    """The test sets that all tasks of ListOps have in common, drawn apart from the training data of each."""
+    """The test sets of all ListOps tasks, disjoint from the training data of each."""
     for length in _LENGTHS:
-        yield _drawn(length, length, f"{length} tokens, the bounds excluded", apart_from)
-    yield _drawn("Args 10", "args-10", "up to 10 arguments, 100 to 1000 tokens", apart_from)
-    yield _drawn("Args 15", "args-15", "up to 15 arguments, 100 to 1000 tokens", apart_from)
-    yield _drawn("IID args", "iid-args", "up to 5 arguments, 100 to 1000 tokens", apart_from)
-    yield _drawn("LRA", "lra", "up to 10 arguments, 501 to 1999 tokens", apart_from)
+        yield _generated(length, length, f"{length} tokens, the bounds excluded", apart_from)
+    yield _generated("Args 10", "args-10", "up to 10 arguments, 100 to 1000 tokens", apart_from)
+    yield _generated("Args 15", "args-15", "up to 15 arguments, 100 to 1000 tokens", apart_from)
+    yield _generated("IID args", "iid-args", "up to 5 arguments, 100 to 1000 tokens", apart_from)
+    yield _generated("LRA", "lra", "up to 10 arguments, 501 to 1999 tokens", apart_from)
 
 
 def _task(name: str, about: str, *parts: Part) -> Task:
@@ -91,9 +91,9 @@ def _depth_task(name: str, about: str) -> Task:
     return _task(
         f"listops-{name}",
         about,
-        _drawn("train", f"{name}-train", "depth up to 6"),
-        _drawn("dev", f"{name}-dev", "depth 7", {"train": f"{name}-train"}),
-        _drawn(name.upper(), f"{name}-test", "depth 8 to 10", apart_from),
+        _generated("train", f"{name}-train", "depth up to 6"),
+        _generated("dev", f"{name}-dev", "depth 7", {"train": f"{name}-train"}),
+        _generated(name.upper(), f"{name}-test", "depth 8 to 10", apart_from),
         *_generalisation(apart_from),
     )
 
@@ -104,7 +104,7 @@ def _read(m: Materials, source: str, file: str) -> Iterator[Sample]:
 
 
 def _original_train(m: Materials) -> Mapping[str, Iterable[Sample]]:
-    """The first lines are for dev, whatever their length."""
+    """Read training and dev set. The first lines are for dev, whatever their length."""
     samples = list(_read(m, "listops", "train_d20s.tsv"))
     train = [sample for sample in samples[_DEV:] if len(sample.tokens) <= _MAX_TRAIN_LENGTH]
     return {"train": train, "dev": samples[:_DEV]}

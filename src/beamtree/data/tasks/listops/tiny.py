@@ -1,7 +1,7 @@
-"""ListOps small enough for a first try: short expressions, which a small model learns on a CPU in minutes.
+"""A small ListOps for first experiments: short expressions that a small model learns on a CPU in minutes.
 
 Training, dev and test set are parts of one pool of distinct expressions of at most 14 tokens. The expressions of
-`longer` have more tokens than any of them, and nest deeper: who does well on them has learned to evaluate.
+`longer` have more tokens than these and are nested deeper: they test whether a model generalises.
 """
 
 from collections.abc import Iterable, Mapping
