@@ -10,6 +10,7 @@ taken from the code. Depth is defined as in the paper: the number of nested oper
 | 200-300 ... 900-1000 | strictly between the two bounds | the same |
 | iid-args | not in the text: the code's, depth <= 8, lengths 100 to 1000 | the same |
 | args-10, args-15 | depth <= 10 | depth <= 8 |
+| args-dev | not in the text: like args-10, to choose between models | the same |
 | lra | lengths 501 to 1999, depth <= 9 | the same |
 | dg-train | depth <= 6, lengths <= 100 | depth <= 5, lengths 20 to 100 |
 | dg-dev | depth 7, lengths <= 100 | depth 7, lengths 20 to 500 |
@@ -209,6 +210,8 @@ def _presets() -> dict[str, Spec]:
     for args in (10, 15):
         specs[f"args-{args}"] = replace(iid, max_args=args, max_depth=11)
         specs[f"args-{args}-official"] = replace(iid, max_args=args)
+    specs["args-dev"] = replace(specs["args-10"], count=1_000)  # another count samples other expressions
+    specs["args-dev-official"] = replace(specs["args-10-official"], count=1_000)
     specs["lra"] = replace(iid, max_args=10, max_depth=10, min_length=501, max_length=1999)
 
     # The grammar's depth limit also affects the distribution after filtering: it is the code's, raised where the text

@@ -20,6 +20,7 @@ _OPTIONS = ("seed", "official")
 _LENGTHS = [f"{shortest}-{shortest + 100}" for shortest in range(200, 1000, 100)]
 _DEV = 1000  # the first lines of the original training file are for dev
 _MAX_TRAIN_LENGTH = 100
+_ORIGINAL_TRAINING = {"train": "d20s-train", "dev": "d20s-dev"}  # splits of `listops` with their presets
 
 
 def _spec(name: str, m: Materials) -> Spec:
@@ -127,7 +128,14 @@ TASKS = (
             _pool,
             options=_OPTIONS,
         ),
-        *_generalisation({"train": "d20s-train", "dev": "d20s-dev"}),
+        *_generalisation(_ORIGINAL_TRAINING),
+        # To choose between models without looking at the test splits.
+        _generated(
+            "Args dev",
+            "args-dev",
+            "for development: up to 10 arguments, 100 to 1000 tokens",
+            {**_ORIGINAL_TRAINING, **{name: name for name in ("args-10", "args-15", "iid-args", "lra")}},
+        ),
     ),
     _depth_task("dg", "generalisation to greater depth, 100,000 for training, at most 100 tokens"),
     _depth_task("dg1", "generalisation to greater depth, 1,000,000 for training, at most 50 tokens"),
