@@ -1,4 +1,4 @@
-"""A clock for the lines of progress, which tests set: however slow the machine, no line is due by itself."""
+"""A fake clock for progress lines, so that they do not depend on the speed of the machine."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from beamtree.utils import terminal
 
 
 class Clock:
-    """Seconds, which advance by `step` with every look at the clock."""
+    """A clock that advances by `step` seconds with every call."""
 
     def __init__(self):
         self.now = self.step = 0

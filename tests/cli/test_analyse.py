@@ -1,4 +1,4 @@
-"""`beamtree analyse`, with models that have learned nothing, on small data."""
+"""`beamtree analyse` with untrained models on small data."""
 
 import importlib.util
 import json
@@ -60,7 +60,7 @@ def printed(*arguments):
 
 
 def cells(shown, name):
-    """The numbers of a row, in the tables that have it."""
+    """The cells of a row, in all tables that contain it."""
     return [line[len(name) :].split() for line in shown.splitlines() if line.startswith(f"{name}  ")]
 
 
@@ -104,7 +104,7 @@ def test_the_table_has_models_baselines_gold_and_oracle():
     # Three sentences: 3 alone, and lists of 5 and 4 tokens, of which left-branching trees are gold.
     assert rows["left"]["against_trees"]["exact_match"] == 1
     assert rows["oracle"]["against_lists"]["merged"]["f1"] == pytest.approx(2 * 2 / (2 + 4 + 3))
-    assert "oracle: the best a binary tree can do" in shown
+    assert "oracle: the best possible binary tree" in shown
 
 
 def test_several_models_are_compared():
@@ -174,14 +174,14 @@ def test_ctrl_c_shows_what_was_found_so_far(form, monkeypatch):
     ("arguments", "message"),
     [
         (["modle"], "modle"),
-        (["originals"], "is no run"),
+        (["originals"], "is not a run"),
         (["seed0", "--split", "200-30"], "did you mean '200-300'?"),
         (["seed0", "--split", "200-300"], "200-300: listops-lengths is not in"),
         (["seed0", "--data", "nothing.tsv"], "nothing.tsv"),
         (["seed0", "--data", "sst5"], "unknown token"),
         (["recurrent", "--split", "near-iid"], "recurrent-grc builds no trees"),
         (["seed0", "--set", "data.options.seed=1"], "unknown option 'seed'"),
-        (["seed0", "--set", "seed=1"], "changes an option of the data here, not 'seed'"),
+        (["seed0", "--set", "seed=1"], "--set seed: only options of the data can be changed here"),
         (["seed0", "--limit", "0"], "limit is 0"),
         (["seed0", "--seed", "-1"], "seed is -1"),
         (["seed0", "--batch-size", "0"], "at least 1"),

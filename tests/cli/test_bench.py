@@ -97,16 +97,16 @@ def test_version():
         (["--engine", "triton"], "'triton' needs a CUDA device, not cpu"),
         (["--table", "sped"], "did you mean 'speed'?); known: speed, batched, scaling"),
         (["--table", "speed", "--engine", "triton"], "'triton' needs a CUDA device, not cpu"),
-        (["--table", "speed", "--engine", "torch", "--engine", "auto"], "has one --engine, not 2: torch, auto"),
+        (["--table", "speed", "--engine", "torch", "--engine", "auto"], "takes one --engine, not 2: torch, auto"),
         (["--table", "speed", "--engine", "warp"], "known: auto, reference, torch"),
         (["--table", "speed", "-e", "bt-gcr"], "did you mean 'bt-grc'?"),
-        (["--table", "speed", "-n", "200"], "--length does not go with --table speed"),
-        (["--table", "batched", "-b", "4"], "--batch does not go with --table batched"),
-        (["--table", "scaling", "--dim", "64"], "--dim does not go with --table scaling"),
-        (["--table", "scaling", "--beam", "5"], "--beam does not go with --table scaling"),
+        (["--table", "speed", "-n", "200"], "--length cannot be combined with --table speed"),
+        (["--table", "batched", "-b", "4"], "--batch cannot be combined with --table batched"),
+        (["--table", "scaling", "--dim", "64"], "--dim cannot be combined with --table scaling"),
+        (["--table", "scaling", "--beam", "5"], "--beam cannot be combined with --table scaling"),
         (["--table", "speed", "--limit", "0"], "limit is 0.0: it must be a number of seconds above 0"),
-        (["--limit", "9"], "--limit is for a --table"),
-        (["--plot", "curve.png"], "--plot draws the curves of --table scaling"),
+        (["--limit", "9"], "--limit requires --table"),
+        (["--plot", "curve.png"], "--plot requires --table scaling"),
         (["--table", "scaling", "--plot", "curve.txt"], "must end in .png, .svg or .pdf"),
         (["--table", "scaling", "--plot", "no/such/curve.png"], "folder that does not exist"),
         (["-n", "0"], "at least 1"),
@@ -150,7 +150,7 @@ def test_a_bug_is_not_taken_for_a_mistake(monkeypatch):
 
 @pytest.fixture
 def small_tables(monkeypatch):
-    """The tables with tiny widths and few, tiny lengths, so that they are measured in a moment."""
+    """The tables with tiny widths and a few tiny lengths, so that measuring is fast."""
     monkeypatch.setattr(bench_tables, "DIM", 8)
     for name, table in bench_tables.TABLES.items():
         lengths = (4, 5, 6) if name == "speed" else (4, 5)

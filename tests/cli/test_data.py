@@ -1,4 +1,4 @@
-"""`beamtree data`, on the smallest of originals and a cache of its own."""
+"""`beamtree data` on tiny original files, with an empty cache."""
 
 import importlib.util
 import json
@@ -21,7 +21,7 @@ TREES = {
 
 @pytest.fixture(autouse=True)
 def folders(tmp_path, monkeypatch):
-    """A folder of originals that holds a small SST, and a cache that is empty."""
+    """A folder of original files with a small SST, and an empty cache."""
     trees = tmp_path / "originals" / "trees"
     trees.mkdir(parents=True)
     for part, text in TREES.items():
@@ -179,17 +179,17 @@ def test_cache_lists_and_clears(folders):
         (["show", "sst5", "--set", "data.options.seed=1"], "unknown option 'seed'"),
         (["show", "listops", "--set", "data.options.seed=x"], "must be an integer"),
         (["show", "listops", "--set", "seed"], "key=value"),
-        (["show", "listops", "--set", "seed=1"], "changes an option of the data here, not 'seed'"),
+        (["show", "listops", "--set", "seed=1"], "--set seed: only options of the data can be changed here"),
         (["show", "sst5", "--data-dir", "nowhere"], "nowhere is not a folder"),
         (["show", "sst5", "--examples", "-1"], "at least 0"),
         (["get", "listops-dg"], "is generated"),
         (["get", "nothing"], "unknown task or source"),
         (["get", "imdb", "--data-dir", "originals"], "imdb is not in originals"),
         (["make", "listops", "d20", "--out", "x.tsv"], "d20s-train"),
-        (["make", "listops", "lra", "--out", "no/x.tsv"], "there is no folder no"),
+        (["make", "listops", "lra", "--out", "no/x.tsv"], "the folder no does not exist"),
         (["make", "listops", "lra", "--out", "x.tsv", "--count", "-1"], "count must not be negative"),
         (["make", "listops", "lra", "--out", "x.tsv", "--layout", "csv"], "original, lra"),
-        (["make", "listops", "lra", "--out", "x.tsv", "--exclude", "y.tsv"], "y.tsv: there is no such file"),
+        (["make", "listops", "lra", "--out", "x.tsv", "--exclude", "y.tsv"], "y.tsv: the file does not exist"),
     ],
 )
 def test_a_mistake_is_answered_in_one_line(arguments, message):

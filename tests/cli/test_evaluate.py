@@ -1,4 +1,4 @@
-"""`beamtree evaluate`, with an untrained model, on the smallest of originals and on one's own files."""
+"""`beamtree evaluate` with an untrained model, on tiny original files and on files of the user."""
 
 import importlib.util
 import json
@@ -28,7 +28,7 @@ LENGTHS = [f"{shortest}-{shortest + 100}" for shortest in range(200, 1000, 100)]
 
 @pytest.fixture(autouse=True)
 def folders(tmp_path, monkeypatch):
-    """A folder of originals in which most are missing, a cache that is empty, and an untrained model `model`."""
+    """A folder in which most original files are missing, an empty cache, and an untrained model `model`."""
     write(tmp_path / "originals", ORIGINALS)
     monkeypatch.setenv("BEAMTREE_DATA", str(tmp_path / "originals"))
     monkeypatch.setenv("BEAMTREE_CACHE", str(tmp_path / "cache"))
@@ -221,7 +221,7 @@ def test_too_little_memory_is_a_line_of_warning(monkeypatch):
     result = invoke("model", "--split", "near-iid", "--json")
     assert result.exit_code == 0
     assert result.stderr == (
-        "warning: 3 inputs of 5 tokens do not fit into the memory of cpu: going on with smaller batches\n"
+        "warning: 3 inputs of 5 tokens do not fit into the memory of cpu: continuing with smaller batches\n"
     )
     assert json.loads(result.stdout)["splits"]["near-iid"]["count"] == 3
 
@@ -276,22 +276,22 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch):
     ("arguments", "message"),
     [
         (["modle"], "modle"),
-        (["originals"], "is no run"),
+        (["originals"], "is not a run"),
         (["model", "--split", "200-30"], "did you mean '200-300'?"),
         (["model", "--split", "900-1000"], "900-1000: listops-lengths is not in"),
         (["model", "--data", "nothing.tsv"], "nothing.tsv"),
         (["model", "--data", "strange.tsv"], "unknown label 'bad'"),
         (["model", "--data", "words.tsv"], "unknown token 'film'"),
-        (["model", "--data", "pairs.tsv"], "the model reads single texts, and the data has pairs of texts"),
-        (["model", "--data", "train.tsv"], "train-tsv has no split for tests: choose one of train with --split"),
+        (["model", "--data", "pairs.tsv"], "the model takes single texts, but the data has pairs of texts"),
+        (["model", "--data", "train.tsv"], "train-tsv has no test split: choose one of train with --split"),
         (["model", "--set", "data.options.seed=1"], "unknown option 'seed'"),
         (["model", "--set", "seed"], "key=value"),
         (
             ["model", "--set", "optimizer.lr=1"],
-            "--set data.options.KEY=VALUE changes an option of the data here, not 'optimizer.lr'",
+            "--set optimizer.lr: only options of the data can be changed here, as data.options.KEY=VALUE",
         ),
-        (["model", "--set", "seed=1"], "changes an option of the data here, not 'seed'"),
-        (["model", "--set", "data.options.=1"], "changes an option of the data here, not 'data.options.'"),
+        (["model", "--set", "seed=1"], "--set seed: only options of the data can be changed here"),
+        (["model", "--set", "data.options.=1"], "--set data.options.: only options of the data can be changed here"),
         (["model", "--limit", "0"], "limit is 0"),
         (["model", "--device", "gpu"], "unknown device 'gpu'"),
         (["model", "--batch-size", "0"], "at least 1"),

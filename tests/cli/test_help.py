@@ -22,7 +22,7 @@ HELPS = ([], *([name] for name in cli.COMMANDS), *(["data", *command] for comman
 
 
 def loaded_by(*arguments):
-    """The modules that the program has loaded when it ends."""
+    """The modules that the program has imported when it exits."""
     program = (
         "import sys\nfrom beamtree.cli import main\n"
         f"sys.argv = ['beamtree', *{arguments!r}]\n"
@@ -66,7 +66,7 @@ def test_help_has_no_types_of_flags_and_fits_80_columns(command):
 
 @pytest.mark.parametrize("command", HELPS, ids=" ".join)
 def test_paragraphs_of_help_are_wrapped_at_the_width_of_the_terminal(command):
-    """A line is as long as the next word allows: no line ends where one of the source does."""
+    """Lines are filled, and do not break where the lines of the source do."""
     for paragraph in re.split(r"\n\s*\n", shown_help(command).partition("╭")[0]):
         lines = [line.strip() for line in paragraph.strip().split("\n")]
         for line, after in itertools.pairwise(lines):
@@ -86,7 +86,7 @@ def choices(param):
 
 
 def test_defaults_and_values_in_the_help_are_the_real_ones():
-    """The help is written without the modules that define them."""
+    """The help repeats them, since it does not import the modules that define them."""
     bench = options("bench")
     assert choices(bench["dtype"]) == list(measure.DTYPES)
     assert choices(bench["engines"]) == [measure.AUTO, *ENGINES]

@@ -46,7 +46,7 @@ def encoder_rows():
 
 @pytest.fixture
 def shipped(tmp_path, monkeypatch):
-    """A model of the package that has learned nothing."""
+    """An untrained model in place of the shipped ones."""
     torch.manual_seed(0)
     settings = recipes.load("listops", "bt-lstm", changes={"model.dim": 8})
     config = make_config(settings.to_dict(), TASKS["listops"].labels, pair=False, closed_vocabulary=True)
@@ -111,7 +111,7 @@ def test_an_encoders_page_tells_all_of_it(name, encoder_rows):
 def test_a_models_page_has_its_accuracies():
     shown = printed("listops-bt-grc")
     results = beamtree.load("listops-bt-grc").results["splits"]
-    assert shown.startswith("listops-bt-grc: bt-grc, trained by the recipe listops\n")
+    assert shown.startswith("listops-bt-grc: bt-grc, trained with the recipe listops\n")
     for split, scores in results.items():
         assert re.search(rf"{split} +{100 * scores['accuracy']:.2f} %", shown)
     assert json.loads(printed("listops-bt-grc", "--json"))["accuracies"].keys() == results.keys()
@@ -125,7 +125,7 @@ def test_every_option_is_explained(name):
 
 
 def test_defaults_are_those_of_the_model_and_not_of_its_class():
-    """Several models have one class, and other values for its arguments."""
+    """Several models share a class, with other values for its arguments."""
     assert defaults("mc-gumbel-tree-grc")["samples"] == 5
     assert defaults("bt-grc-onesoft")["mix"] == "paper"
     assert "mix" not in defaults("bt-grc")
@@ -141,7 +141,7 @@ def test_an_unknown_encoder_has_a_nearest_name():
 
 
 def test_parameters_are_as_many_as_in_the_published_code(encoder_rows):
-    """At the width of the paper's ListOps, where they were counted."""
+    """At the width of the paper for ListOps."""
     published = {
         "recurrent-grc": 411_392,
         "gold-tree-grc": 411_264,
@@ -157,7 +157,7 @@ def test_parameters_are_as_many_as_in_the_published_code(encoder_rows):
 
 @every_encoder
 def test_paper_and_cost_are_an_encoders_own(name):
-    """A class that makes one model from another must say both anew: what it inherits would be that of the other."""
+    """A class that derives a model from another must define both, and not inherit those of the other."""
     encoder = make(name)
     assert re.fullmatch(r"[\w. &-]+ (19|20)\d\db?", encoder.paper)
     registered = {type(make(other)) for other in beamtree.encoders()}
@@ -180,7 +180,7 @@ def sizes(encoder, length):
 
 
 def value(formula, names):
-    """What a formula says, with 2K for 2·K as people write it."""
+    """The value of a formula, in which 2K is short for 2·K."""
     for written, meant in (("−", "-"), ("·", "*"), ("²", "**2"), ("³", "**3"), ("≤", ""), ("tree height", "height")):
         formula = formula.replace(written, meant)
     formula = re.sub(r"(?<=[\dKND)])(?=[KND(])", "*", formula).replace("⌈log₂ N⌉", "ceil(log2(N))")
@@ -188,14 +188,14 @@ def value(formula, names):
 
 
 def encode(encoder, length):
-    """One pass while training; gold trees are chains."""
+    """One forward pass in training mode; gold trees are chains."""
     trees = {"trees": [beamtree.Tree.from_actions([0] * (length - 1))]} if encoder.needs_trees else {}
     x = torch.randn(1, length, 16, generator=torch.Generator().manual_seed(1)).requires_grad_()
     return encoder(x, torch.tensor([length]), **trees)
 
 
 class CellCalls(TorchDispatchMode):
-    """Counts the products with the weight that each call of a cell needs once, and the rows that they have."""
+    """Counts the matrix products with a weight that each call of a cell uses once, and their rows."""
 
     def __init__(self, weight):
         super().__init__()
@@ -217,7 +217,7 @@ def test_the_formulas_count_the_calls_of_the_cell(name, length):
     if not hasattr(encoder, "cell"):
         assert encoder.cost.cells == "–"
         return
-    # Without a gradient, for which some engines copy the weights: forward composes as much.
+    # Without gradients, for which some engines copy the weights. The forward pass composes the same number.
     with torch.no_grad(), CellCalls(encoder.cell.gates.weight) as found:
         out = encode(encoder, length)
     names = sizes(encoder, length) | ({"height": out.beams.trees()[0][0].height} if out.beams else {})
@@ -227,7 +227,7 @@ def test_the_formulas_count_the_calls_of_the_cell(name, length):
 
 
 class Storages(TorchDispatchMode):
-    """Notes what memory is taken, without holding it."""
+    """Records allocated storages without keeping them alive."""
 
     def __init__(self):
         super().__init__()
@@ -243,7 +243,7 @@ class Storages(TorchDispatchMode):
 
 
 def kept(encoder, length):
-    """How many bytes are held between forward and backward."""
+    """The number of bytes held between the forward and the backward pass."""
     weights = {weight.untyped_storage()._cdata for weight in encoder.parameters()}
     with Storages() as found:
         out = encode(encoder, length)
@@ -255,7 +255,7 @@ def kept(encoder, length):
 def test_memory_grows_with_the_length_as_the_formula_says(name):
     encoder = make(name)
     short, long = (kept(encoder, length) / value(encoder.cost.memory, sizes(encoder, length)) for length in (20, 40))
-    assert 0.6 < long / short < 1.1  # what there is once weighs less beside the longer one
+    assert 0.6 < long / short < 1.1  # constant parts matter less for the longer input
 
 
 def test_the_list_of_recipes_says_how_to_train_one(capsys):
@@ -267,7 +267,7 @@ def test_the_list_of_recipes_says_how_to_train_one(capsys):
 
 @pytest.fixture
 def no_pydantic(monkeypatch):
-    """Recipes cannot be imported, as without pydantic."""
+    """Makes the import of recipes fail, as without pydantic."""
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pydantic" else found(name))
     monkeypatch.delattr(runs, "recipes")
@@ -285,7 +285,7 @@ def test_without_pydantic_models_and_encoders_are_listed(no_pydantic):
     report = json.loads(printed("--json"))
     assert report["recipes"] == []
     assert list(report["encoders"]) == beamtree.encoders()
-    assert "with its defaults" in printed("bt-grc")
+    assert "with its default options" in printed("bt-grc")
 
 
 def test_a_recipe_that_is_missing_for_another_reason_is_a_bug(monkeypatch):

@@ -1,4 +1,4 @@
-"""One file of one's own, from `train` to `report`, each command in another folder."""
+"""A file of the user, from `train` to `report`, with each command in another folder."""
 
 import json
 import shutil
@@ -47,7 +47,7 @@ def test_from_train_to_report_in_four_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "d")
     assert "BT-GRC" in run("report", str(tmp_path / "a" / "runs")).stdout
 
-    # A model without its data still predicts; only what needs the data says that it is gone.
+    # A model without its data can still predict; only commands that need the data report that it is missing.
     shutil.move(tmp_path / "a" / "reviews.tsv", tmp_path / "d" / "moved.tsv")
     assert run("parse", folder, "good play").exit_code == 0
     result = CliRunner().invoke(cli.app, ["evaluate", folder], prog_name="beamtree")

@@ -1,4 +1,4 @@
-"""`beamtree parse`, with a small model that has learned nothing."""
+"""`beamtree parse` with a small untrained model."""
 
 import importlib.util
 import json
@@ -66,7 +66,7 @@ def documents(*arguments, **settings):
 
 
 def printed(*arguments, wrote=(), **settings):
-    """Standard output, if the command succeeds, and names exactly these files as written."""
+    """The standard output of a command, which must succeed and report exactly these files as written."""
     result = invoke(*arguments, **settings)
     assert result.exit_code == 0, result.stderr
     assert result.stderr.splitlines() == [f"wrote {file}" for file in wrote]
@@ -80,7 +80,7 @@ def test_each_tree_is_drawn_under_its_probability_with_its_labels():
     assert lines[:3] == [EXPRESSION, f"label {said.label}, probability {said.probabilities[said.label]:.3f}", ""]
     assert "\n".join(lines[3:]) == rich_beams(parses, width=80).plain
     assert len(parses) > 1
-    assert any(node.is_wrong for node in parses[0].nodes)  # it has learned nothing
+    assert any(node.is_wrong for node in parses[0].nodes)  # it is untrained
     assert "≠" in "\n".join(lines)
 
 
@@ -178,7 +178,7 @@ def test_lines_come_from_standard_input_or_a_file(arguments):
 
 
 def test_lines_are_answered_as_they_are_read(monkeypatch):
-    """However long the input is, only a few of its lines are held."""
+    """Only a few lines of a long input are in memory at a time."""
     held = []
 
     def watched(model, texts, labels):
@@ -234,7 +234,7 @@ def test_several_texts_are_set_apart():
 
 
 def test_unknown_words_are_named():
-    assert "unknown to the model, which reads them all as one word: dull" in printed("english", "a dull film")
+    assert "not in the vocabulary, all read as the unknown word: dull" in printed("english", "a dull film")
     assert "unknown" not in printed("english", "a good film")
 
 
@@ -322,7 +322,7 @@ def test_characters_that_a_font_lacks_are_a_warning_of_one_line():
     result = invoke("english", "a 中 film", "--png", "film.png")
     assert result.exit_code == 0
     assert result.stderr.splitlines() == [
-        "warning: boxes stand for 中, which DejaVu Sans lacks: SVG shows them",
+        "warning: DejaVu Sans has no glyphs for 中: drawn as boxes; use SVG",
         "wrote film.png",
     ]
 
@@ -335,7 +335,7 @@ def test_long_texts_are_drawn():
 
 
 def read_all(terminal):
-    """What is written to a terminal until its other end is closed."""
+    """Read the output of a terminal until its other end is closed."""
     shown = b""
     try:
         while part := os.read(terminal, 4096):
@@ -347,7 +347,7 @@ def read_all(terminal):
 
 
 def start(*arguments, **settings):
-    """The program as users start it."""
+    """Start the program as users do."""
     environment = os.environ | {"PYTHONPATH": str(Path(beamtree.__file__).parents[1])}
     return subprocess.Popen([sys.executable, "-m", "beamtree", "parse", *arguments], env=environment, **settings)
 
@@ -381,24 +381,24 @@ def test_bytes_that_are_no_text_are_escaped():
     [
         (["nothing", "5"], "unknown model 'nothing'"),
         (["./nothing", "5"], "./nothing: there is no such folder"),
-        ([".", "5"], "is no run: it has no config.yaml"),
+        ([".", "5"], "is not a run: it has no config.yaml"),
         (["run", "[MXA 1 ]"], "error: '[MXA 1 ]': unknown token '[MXA' (did you mean '[MAX'?)"),
         (["run", ""], "the text '' is empty"),
         (["run"], "there is no text"),
-        (["run", "--file", "run/vocab.json", "5"], "there are texts and the file 'run/vocab.json'"),
+        (["run", "--file", "run/vocab.json", "5"], "both texts and the file 'run/vocab.json' are given"),
         (["run", "--file", "nothing"], "nothing: it cannot be read (No such file or directory)"),
         (["run", "--file", "run"], "run: it cannot be read (Is a directory)"),
-        (["run", "--file", "latin.txt"], "latin.txt, line 2: it is no UTF-8"),
+        (["run", "--file", "latin.txt"], "latin.txt, line 2: it is not valid UTF-8"),
         (["run", "5", "--top", "0"], "top is 0"),
-        (["run", "5", "--json", "--ptb"], "--json, --ptb, --brackets and --ascii exclude each other"),
-        (["run", "5", "--brackets", "--ascii"], "choose one of them"),
+        (["run", "5", "--json", "--ptb"], "--json, --ptb, --brackets and --ascii are mutually exclusive"),
+        (["run", "5", "--brackets", "--ascii"], "choose one"),
         (["run", "5", "--theme", "black"], "unknown theme 'black'; known: paper, dark"),
         (["run", "5", "--orientation", "vertcal"], "unknown orientation 'vertcal' (did you mean 'vertical'?)"),
         (["run", "5", "--fonts", "embedded"], "unknown fonts 'embedded'; known: text, outlines"),
         (["run", "5", "--tikz", "5.pdf"], "'5.pdf' must end in .tex, or be a folder"),
         (["run", "5", "--svg", "5.png"], "'5.png' must end in .svg, or be a folder"),
-        (["run", "5", "--svg", "none/5.svg"], "'none/5.svg' is to go into a folder that does not exist"),
-        (["run", "5", "7", "--png", "5.png"], "'5.png' is one file and there are several texts"),
+        (["run", "5", "--svg", "none/5.svg"], "'none/5.svg' is in a folder that does not exist"),
+        (["run", "5", "7", "--png", "5.png"], "'5.png' is a single file, but there are several texts"),
         (["run", "5", "7", "--svg", "run/vocab.json/new"], "run/vocab.json/new: it cannot be written"),
         (["run", "5", "--html", "5.txt"], "the page '5.txt' must end in .html"),
         (["run", "5", "--device", "tpu"], "known: auto, cpu, cuda"),
@@ -422,7 +422,7 @@ def test_the_help_has_examples():
 
 
 def test_values_in_the_help_are_the_real_ones():
-    """The help is written without the modules that define them."""
+    """The help repeats them, since it does not import the modules that define them."""
     found = {param.name: param.metavar for param in cli.load_command("parse").params}
     assert found["orientation"].split("|") == list(ORIENTATIONS)
     assert found["theme"].split("|") == list(THEMES)

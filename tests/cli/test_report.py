@@ -68,9 +68,9 @@ def test_runs_can_be_named_one_by_one():
         (["nowhere"], "nowhere: there is no such folder"),
         (["empty"], "empty: there are no runs in it"),
         (["runs/bt-grc-seed2"], "no finished run"),
-        (["runs", "--out", "no/table.md"], "there is no folder no"),
+        (["runs", "--out", "no/table.md"], "the folder no does not exist"),
         (["runs", "--out", "empty"], "empty: it cannot be written"),
-        (["runs", "--latex", "--json"], "do not go together"),
+        (["runs", "--latex", "--json"], "are mutually exclusive"),
     ],
 )
 def test_a_mistake_is_answered_in_one_line(arguments, message):

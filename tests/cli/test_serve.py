@@ -1,4 +1,4 @@
-"""`beamtree serve` as a program: where it is reached, how it ends, and what it says of a mistake."""
+"""`beamtree serve` as a program: its address, its exit, and its error messages."""
 
 import importlib.util
 import json
@@ -62,7 +62,7 @@ def test_ctrl_c_ends_it_while_a_model_reads_a_long_text(process):
     head = f"POST /api/parse HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
     with socket.create_connection((host, int(port))) as client:
         client.sendall(f"{head}\r\n\r\n".encode() + body)
-        time.sleep(1)  # until the model is at it
+        time.sleep(1)  # until the model is running
         process.send_signal(signal.SIGINT)
         begun = time.monotonic()
         out, err = process.communicate(timeout=30)
@@ -90,12 +90,12 @@ def test_a_port_that_is_taken_is_told_before_any_model_is_loaded(folder, monkeyp
         (["--host", "no.such.host.invalid"], "host is 'no.such.host.invalid', which cannot be found"),
         (["--host", "192.0.2.1", "--public"], "cannot listen on port 0 of 192.0.2.1"),
         (["--host", "192.0.2.1"], "host is '192.0.2.1', which other machines can reach"),
-        (["--host", "0.0.0.0"], "and beamtree has no authentication: add --public"),
+        (["--host", "0.0.0.0"], "but beamtree has no authentication: add --public"),
         (["--host", "::"], "host is '::', which other machines can reach"),
         (["--max-tokens", "0"], "max-tokens is 0: it must be an integer of at least 1"),
         (["--max-seconds", "0"], "max-seconds is 0"),
         (["--device", "tpu"], "known: auto, cpu, cuda"),
-        ([], "no model comes with this version of beamtree"),
+        ([], "this version of beamtree has no shipped models"),
     ],
 )
 def test_a_mistake_is_answered_in_one_line(tmp_path, monkeypatch, shape_checks_off, arguments, message):
@@ -141,7 +141,7 @@ def test_an_address_that_only_this_machine_reaches_needs_no_flag(host):
 
 
 def status(address, host):
-    """The status of the page, asked for under this name."""
+    """The HTTP status of the page for a request with this Host."""
     try:
         with urllib.request.urlopen(urllib.request.Request(address, headers={"Host": host}), timeout=20) as answer:
             return answer.status

@@ -1,4 +1,4 @@
-"""Progress where there is no terminal, and tables of any text."""
+"""Progress without a terminal, and tables with any text."""
 
 import pytest
 from rich.progress import MofNCompleteColumn

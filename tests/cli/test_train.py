@@ -1,4 +1,4 @@
-"""`beamtree train`, on data of a second and with a recipe of its own."""
+"""`beamtree train` on tiny data with a recipe for it."""
 
 import json
 import re
@@ -35,7 +35,7 @@ TOY = ("toy.yaml", "--device", "cpu")
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the program is called: it has data and a recipe."""
+    """The working directory of the program, with data and a recipe."""
     monkeypatch.setenv("BEAMTREE_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     write_data(tmp_path / "data")
@@ -45,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What would be trained."""
+    """The arguments with which `train` is called, instead of training."""
     calls: list[dict[str, Any]] = []
 
     def train(settings: Any, folder: Any, **options: Any) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def test_ctrl_c_says_how_to_go_on(folder, monkeypatch):
     monkeypatch.setattr(training, "train", train)
     result = invoke(*TOY, "--out", "my run")
     assert result.exit_code == 130
-    assert result.stderr == "interrupted; to continue: beamtree train --resume 'my run'\n"
+    assert result.stderr == "interrupted; to resume: beamtree train --resume 'my run'\n"
 
 
 def test_list_shows_the_recipes():
@@ -198,16 +198,16 @@ def test_the_help_shows_examples_that_are_valid(asked, monkeypatch):
         (["listops", "--seeds", "2", "--devices", "0"], "devices is 0"),
         (["listops", "--logger", "wandbb"], "unknown logger 'wandbb' (did you mean 'wandb'?)"),
         (["listops", "--executor", "slrum"], "unknown --executor 'slrum' (did you mean 'slurm'?)"),
-        (["nowhere.tsv"], "nowhere.tsv: there is no such file"),
-        (["listops", "--recipe", "text"], "--recipe does not go with the recipe listops"),
-        (["data", "--data", "x"], "--data does not go with data, which is data already"),
+        (["nowhere.tsv"], "nowhere.tsv: the file does not exist"),
+        (["listops", "--recipe", "text"], "--recipe cannot be combined with the recipe listops"),
+        (["data", "--data", "x"], "--data cannot be combined with data, which is data"),
         (["listops", "--device", "gpu"], "unknown device 'gpu' (did you mean 'cuda'?); known: auto, cpu, cuda"),
         (["listops", "--checkpoint-minutes", "-1"], "checkpoint_minutes is -1.0"),
-        (["listops", "--out", "data"], "data is not empty, and no run"),
+        (["listops", "--out", "data"], "data is not empty, but not a run"),
         (["--resume", "nowhere"], "there is no such folder"),
-        (["--resume", "data"], "is no run"),
-        (["listops", "--resume", "data"], "RECIPE does not go with --resume"),
-        (["--resume", "data", "--seeds", "3"], "--seeds does not go with --resume"),
+        (["--resume", "data"], "is not a run"),
+        (["listops", "--resume", "data"], "RECIPE cannot be combined with --resume"),
+        (["--resume", "data", "--seeds", "3"], "--seeds cannot be combined with --resume"),
         (["--sed", "1"], "see 'beamtree train --help'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`beamtree tune`, on data of a second and with a recipe of its own."""
+"""`beamtree tune` on tiny data with a recipe for it."""
 
 import json
 import re
@@ -37,7 +37,7 @@ TOY = ("toy.yaml", "--device", "cpu", "-p", "optimizer.lr=log:1e-4:1e-1", "-p", 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the program is called: it has data and a recipe."""
+    """The working directory of the program, with data and a recipe."""
     monkeypatch.setenv("BEAMTREE_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     write_data(tmp_path / "data")
@@ -47,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What would be searched."""
+    """The arguments with which `tune` is called, instead of searching."""
     calls: list[dict[str, Any]] = []
 
     def tune(settings: Any, params: Any, folder: Path, **options: Any) -> tuning.StudySummary:
@@ -127,7 +127,7 @@ def test_trials_that_failed_or_run_elsewhere_are_named(monkeypatch):
     assert re.search(r"trial-000 +25\.00 +1 +0\.001 +pruned", result.stdout)
     assert re.search(r"trial-001 +– +1 +0\.001 +failed", result.stdout)
     assert "\ntrial-001 failed: it has diverged\n" in result.stdout
-    assert "\n1 trial is not finished: other processes run them\n" in result.stdout
+    assert "\n1 trial is not finished: run by other processes\n" in result.stdout
     trials[:] = trials[1:2]
     assert invoke(*TOY).exit_code == 1  # all have failed
 
@@ -168,10 +168,10 @@ def test_the_help_does_not_load_pytorch():
     ("arguments", "message"),
     [
         ([], "Missing argument"),
-        (["toy.yaml"], "there is nothing to tune: name a parameter, as in --param optimizer.lr=log:1e-4:1e-2"),
+        (["toy.yaml"], "there is nothing to tune: add a parameter, as in --param optimizer.lr=log:1e-4:1e-2"),
         (["listop", "-p", "a=1:2"], "did you mean 'listops'?"),
         ([*TOY, "-p", "optimizer.lr=1:2"], "optimizer.lr is given twice"),
-        (["toy.yaml", "-p", "optimizer.lr"], "it must be key=form"),
+        (["toy.yaml", "-p", "optimizer.lr"], "it must be KEY=FORM"),
         (["toy.yaml", "-p", "optimizer.lr=5"], "one of the forms low:high"),
         (["toy.yaml", "-p", "optimizer.lrr=1:2"], "did you mean 'optimizer.lr'?"),
         (["toy.yaml", "-p", "encoder.name=bt-grc,bt-lstm"], "encoder.name cannot be tuned"),
@@ -179,7 +179,7 @@ def test_the_help_does_not_load_pytorch():
         ([*TOY, "--metric", "f1"], "unknown --metric 'f1'"),
         ([*TOY, "--pruner", "halving"], "unknown --pruner 'halving'"),
         ([*TOY, "--device", "gpu"], "unknown device 'gpu'"),
-        ([*TOY, "--out", "data"], "data is not empty, and no study"),
+        ([*TOY, "--out", "data"], "data is not empty, but not a study"),
         ([*TOY, "--storage", "nonsense"], "the storage cannot be used"),
         ([*TOY, "--trial", "3"], "see 'beamtree tune --help'"),
     ],

@@ -1,7 +1,7 @@
 """Programs that train in several processes, for the tests beside this file; `main` runs one of them:
 
 kill FOLDER            # runs that are killed at random moments
-starts FOLDER          # many starts of two processes
+starts FOLDER          # many short runs of two processes
 together FOLDER        # the same run in one process and in two
 """
 
@@ -52,8 +52,10 @@ def begin(data: Path, folder: Path, devices: int = 1, **changes: Any) -> None:
 
 
 def kill_at_random(start: Callable[[], list[int]], folder: Path, kills: int, took: float) -> int:
-    """Start the processes of a run again and again, and kill them after a part of the time the whole run takes. Returns
-    how often they had not come to their end before. A run that has come to its end is begun anew, and killed sooner."""
+    """Start the processes of a run repeatedly, and kill them after a fraction of the time that the whole run takes.
+
+    A run that finished before is started again from scratch, and killed sooner. Returns how often
+    processes were killed."""
     draw, hits = random.Random(), 0
     for _ in range(kills):
         children = start()
@@ -72,7 +74,7 @@ def kill_at_random(start: Callable[[], list[int]], folder: Path, kills: int, too
 
 
 def kill(data: Path, folder: Path) -> None:
-    """A run that is left alone, and one that is killed; in one process, then in two."""
+    """An uninterrupted run and one that is killed, in one process and in two."""
     began = time.monotonic()
     wait(fork(lambda: begin(data, folder / "whole")))
     took = time.monotonic() - began
@@ -84,7 +86,7 @@ def kill(data: Path, folder: Path) -> None:
     took = time.monotonic() - began
 
     def killed() -> None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # one process may see the other end and report it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a process may report that the other one exited
         begin(data, folder / "killed-2", devices=2)
 
     hits_2 = kill_at_random(lambda: on_two(killed), folder / "killed-2", KILLS, took)
@@ -93,7 +95,7 @@ def kill(data: Path, folder: Path) -> None:
 
 
 def together(data: Path, folder: Path) -> None:
-    """The same run in one process and in two; and, with random numbers, in two without a stop and with one."""
+    """The same run in one process and in two; with random numbers, in two processes with and without a stop."""
     wait(fork(lambda: begin(data, folder / "one", **PLAIN)))
     wait(*on_two(lambda: begin(data, folder / "two", devices=2, **PLAIN)))
     wait(*on_two(lambda: begin(data, folder / "whole", devices=2)))
@@ -109,18 +111,18 @@ def together(data: Path, folder: Path) -> None:
                 os._exit(0)
 
         checkpoints.save = saving
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the other process sees this one end, and reports it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the other process reports that this one exited
         begin(data, folder / "stopped", devices=2)
 
     first, second = on_two(stopped)
     wait(first)
-    _, status = os.waitpid(second, 0)  # it does not wait for the first one for ever
+    _, status = os.waitpid(second, 0)  # it must not wait for the first process for ever
     assert os.waitstatus_to_exitcode(status) == 1
     wait(*on_two(lambda: begin(data, folder / "stopped", devices=2)))
 
 
 def starts(data: Path, folder: Path) -> None:
-    """Many short runs in two processes, each of which must end well."""
+    """Many short runs in two processes, all of which must succeed."""
     for number in range(STARTS):
         settings = toy_settings(data, training__max_epochs=1)
 
@@ -132,7 +134,7 @@ def starts(data: Path, folder: Path) -> None:
 
 
 def on_two(work: Callable[[], Any]) -> list[int]:
-    """As torchrun starts them."""
+    """Start two processes as torchrun does."""
 
     def ranked(rank: int) -> Callable[[], Any]:
         def start() -> None:

@@ -1,4 +1,4 @@
-"""Sweeps by submitit: jobs that are really run, requeued and refused, by its local executor."""
+"""Sweeps with submitit: jobs are run, requeued and refused by its local executor."""
 
 import importlib.util
 import os
@@ -37,12 +37,12 @@ def finished(tmp_path: Path) -> Path:
 
 
 def job(tmp_path: Path, name: str, *steps: str) -> Job:
-    """A job whose command consists of these lines of the shell."""
+    """A job whose command is a shell script of these lines."""
     return Job(toy_settings(tmp_path), tmp_path / name, ["sh", "-c", "\n".join(steps)])
 
 
 def wait(handle: Any) -> None:
-    """Until the process of a local job has ended, and no longer."""
+    """Wait until the process of a local job has exited."""
     handle._process.wait(TIMEOUT)
 
 
@@ -93,7 +93,7 @@ def test_a_run_that_was_preempted_waits_for_the_signal_that_requeues_it(tmp_path
 
 
 def test_an_error_leaves_no_process_behind(tmp_path, monkeypatch):
-    """Neither one that stops nor one that does not."""
+    """Neither a process that stops on SIGTERM nor one that ignores it."""
     monkeypatch.setattr(cluster, "_CHECKPOINT_SECONDS", 0.2)
 
     def interrupt(seconds: float) -> None:
@@ -123,10 +123,10 @@ def test_parameters_are_parsed():
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["timeout_min"], "'timeout_min' is no parameter of submitit: write key=value, as in timeout_min=60"),
-        (["=1"], "is no parameter of submitit"),
+        (["timeout_min"], "'timeout_min' is not a parameter of submitit: write key=value, as in timeout_min=60"),
+        (["=1"], "is not a parameter of submitit"),
         (["a=1", "a=2"], "'a=2': a is given twice"),
-        (["slurm_setup=[a"], "the value is no YAML"),
+        (["slurm_setup=[a"], "the value is not valid YAML"),
     ],
 )
 def test_a_parameter_that_cannot_be_parsed_is_refused(texts, message):
@@ -149,7 +149,7 @@ def test_what_submitit_refuses_is_one_line(tmp_path, executor, options, message)
 
 def test_without_slurm_or_submitit_the_error_says_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ValueError, match="no Slurm on this machine: the command srun was not found"):
+    with pytest.raises(ValueError, match="Slurm is not available on this machine: the command srun was not found"):
         submit([job(tmp_path, "a", "true")], tmp_path / "logs")
     monkeypatch.setattr(importlib.util, "find_spec", lambda module: None)
     with pytest.raises(
@@ -159,7 +159,7 @@ def test_without_slurm_or_submitit_the_error_says_what_is_missing(tmp_path, monk
 
 
 def test_slurm_gets_the_parameters(tmp_path, monkeypatch):
-    """By a `sbatch` that stores the script: each job has the name of its run, its resources, and submitit's signal."""
+    """A fake `sbatch` stores the script: each job has the name of its run, its resources, and submitit's signal."""
     commands = tmp_path / "commands"
     commands.mkdir()
     for name, text in (("srun", "exit 1"), ("sbatch", f"cp $1 {tmp_path}/script; echo Submitted batch job 12")):

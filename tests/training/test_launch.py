@@ -1,4 +1,4 @@
-"""The number of processes, from the options and from what launchers say."""
+"""The number of processes, from the options and from launchers."""
 
 import pytest
 import torch
@@ -40,5 +40,5 @@ def test_devices_are_those_that_there_are(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert find_processes() == ("cuda", 1, 1)
     assert find_processes(devices=2) == ("cuda", 2, 1)
-    with pytest.raises(ValueError, match="devices is 3: there are 2 CUDA devices; choose fewer, or device 'cpu'"):
+    with pytest.raises(ValueError, match="devices is 3, but 2 CUDA devices are visible: use fewer, or device 'cpu'"):
         find_processes(devices=3)

@@ -1,4 +1,4 @@
-"""What a run trains on: the same steps for any number of devices, and what is wrong with its data."""
+"""The data of a run: the same steps for any number of devices, and errors in the data."""
 
 from pathlib import Path
 
@@ -89,7 +89,7 @@ def test_the_parts_of_dev_are_all_of_it(pairs):
             if whole is not None:
                 np.testing.assert_array_equal(whole[index], side[index // 3])
         assert batches.labels[index] == part.labels[index // 3]
-    with pytest.raises(ValueError, match="7 samples cannot be shared by 8 devices"):
+    with pytest.raises(ValueError, match="7 samples cannot be divided among 8 devices"):
         part_of(batches, 0, 8)
 
 
@@ -112,21 +112,21 @@ def test_all_splits_but_train_and_dev_are_tests(tmp_path):
 def test_without_train_or_dev_there_is_no_training(split, tmp_path):
     data = write_data(tmp_path / "data")
     (data / f"{split}.tsv").unlink()
-    with pytest.raises(ValueError, match=rf"data has no split {split}, only .*test: training needs one$"):
+    with pytest.raises(ValueError, match=rf"data has no split {split}, only .*test: training needs train and dev$"):
         prepare(toy_settings(data))
 
 
 def test_a_test_that_is_missing_is_told_or_refused(tmp_path):
     write(tmp_path / "originals", ORIGINALS)
-    told: list[str] = []
+    messages: list[str] = []
     settings = toy_settings(tmp_path, data=DataSettings(task="mnli", options={}, vectors=None, tests=()))
-    materials = prepare(settings, [tmp_path / "originals"], say=told.append)
+    materials = prepare(settings, [tmp_path / "originals"], notify=messages.append)
     assert "m" in materials.tests
     assert "neg-mm" not in materials.tests
     assert materials.config.pair
-    assert [text for text in told if text.startswith("the test split neg-mm is left out: ")]
+    assert [text for text in messages if text.startswith("the test split neg-mm is left out: ")]
     asked = toy_settings(tmp_path, data=DataSettings(task="mnli", options={}, vectors=None, tests=("neg-mm",)))
-    with pytest.raises(ValueError, match=r"^the test split neg-mm cannot be made: .*beamtree data get nli-stress"):
+    with pytest.raises(ValueError, match=r"^the test split neg-mm is not available: .*beamtree data get nli-stress"):
         prepare(asked, [tmp_path / "originals"])
 
 

@@ -35,7 +35,7 @@ def program() -> None:
 
 
 def in_process(name: str, data: Path, folder: Path, **variables: str) -> None:
-    """In a process of its own: the packages of the services raise warnings, which are errors in tests."""
+    """Run in a separate process: the packages of the services raise warnings, which are errors in tests."""
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed")
     environment = {**os.environ, **variables}
@@ -82,7 +82,7 @@ def test_mlflow_continues_its_run(data, tmp_path):
 
 
 class Recorder(Logger):
-    """A logger of one's own."""
+    """A custom logger."""
 
     def __init__(self) -> None:
         self.logged: list[tuple[int | None, dict[str, float]]] = []

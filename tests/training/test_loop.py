@@ -1,4 +1,4 @@
-"""A run leaves a model with its results, is run once, and goes on after any stop to the same end."""
+"""A run produces a model with its results, is trained once, and resumes after any interruption to the same result."""
 
 import errno
 import os
@@ -39,7 +39,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nothing interrupts."""
+    """An uninterrupted run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BEAMTREE_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         folder = tmp_path_factory.mktemp("runs") / "whole"
@@ -125,8 +125,8 @@ def test_a_folder_that_is_no_run_is_left_alone(data, tmp_path):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "mine.ckpt").write_text("more of them")
     for folder, message in (
-        (tmp_path, "is not empty, and no run: choose another folder"),
-        (tmp_path / "checkpoints", "is not empty, and no run"),
+        (tmp_path, "is not empty, but not a run: choose another folder"),
+        (tmp_path / "checkpoints", "is not empty, but not a run"),
         (tmp_path / "thesis.tex", "is a file: a run needs a folder"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -143,7 +143,7 @@ def test_a_model_from_elsewhere_is_not_gone_on_with(whole, tmp_path):
 
 
 def test_a_run_that_stops_at_every_checkpoint_ends_the_same(whole, data, tmp_path):
-    """In the midst of an epoch, at its end, and before the results."""
+    """Within an epoch, at its end, and before the results are written."""
     assert metrics(whole)[-1]["lr"] < metrics(whole)[0]["lr"], "there is something to restore"
     folder = tmp_path / "run"
     for _ in range(3 * 4):  # epochs and their steps
@@ -154,7 +154,7 @@ def test_a_run_that_stops_at_every_checkpoint_ends_the_same(whole, data, tmp_pat
 
 
 def test_an_epoch_without_its_checkpoint_is_trained_again(whole, data, tmp_path):
-    """Nothing is written of an epoch before its checkpoint."""
+    """Metrics and weights of an epoch are written only after its checkpoint."""
     with stopped_at(4, before=True):
         begin(data, tmp_path / "run")
     assert metrics(tmp_path / "run") == []
@@ -164,7 +164,7 @@ def test_an_epoch_without_its_checkpoint_is_trained_again(whole, data, tmp_path)
 
 
 def test_a_run_that_had_ended_only_lacks_its_results(data, tmp_path):
-    """It had stopped early, which the checkpoint knows."""
+    """The checkpoint stores that the run had stopped early."""
     changes = {"optimizer__lr": 1e-9, "training__patience": 1}
     expected = begin(data, tmp_path / "whole", **changes)
     assert expected["epochs"] == 2
@@ -183,7 +183,7 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(whole, data, 
     newest = checkpoints.all_of(folder / CHECKPOINTS)[-1]
     newest.write_bytes(newest.read_bytes()[:-9])
     begin(data, folder)
-    assert capsys.readouterr().err == f"warning: {newest}: the checkpoint is damaged: the one before it is taken\n"
+    assert capsys.readouterr().err == f"warning: {newest}: the checkpoint is damaged: using the previous one\n"
     assert outcome(folder) == outcome(whole)
 
 
@@ -196,7 +196,7 @@ def test_a_full_disk_is_one_line_and_costs_nothing_else(whole, data, tmp_path, m
         write(handle)
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(ValueError, match=r"cannot be written \(No space left on device\): make room") as caught:
+    with pytest.raises(ValueError, match=r"cannot be written \(No space left on device\): free some space") as caught:
         begin(data, folder)
     assert "\n" not in str(caught.value)
     monkeypatch.setattr(os, "fsync", write)
@@ -235,7 +235,7 @@ def test_asked_to_stop_it_writes_a_checkpoint_first(number, times, error, last, 
     with pytest.MonkeyPatch.context() as patch:
         ask_to_stop(patch, number, times)
         with pytest.raises(error):
-            train(toy_settings(data), folder, device="cpu", progress=False)  # checkpoints after minutes only
+            train(toy_settings(data), folder, device="cpu", progress=False)  # no checkpoint within an epoch
     assert signal.getsignal(number) is handler
     assert checkpoints.all_of(folder / CHECKPOINTS)[-1].name == last
     begin(data, folder)
@@ -268,9 +268,9 @@ def test_on_another_number_of_devices_other_random_numbers_are_told_of(data, tmp
 
 
 def test_only_one_process_trains_in_a_folder(data, tmp_path):
-    from beamtree.training.folder import alone
+    from beamtree.training.folder import exclusive
 
-    with alone(tmp_path / "run"), pytest.raises(ValueError, match="another process is training there"):
+    with exclusive(tmp_path / "run"), pytest.raises(ValueError, match="another process is training in this folder"):
         begin(data, tmp_path / "run")
 
 
@@ -281,13 +281,17 @@ def test_a_run_is_not_gone_on_with_on_other_data(tmp_path):
     text = (data / "train.tsv").read_text()
     header, *rows = text.splitlines()
     (data / "train.tsv").write_text("\n".join((header, *reversed(rows))) + "\n")
-    with pytest.raises(ValueError, match=r"run: the split train is not the one that the run was started with$"):
+    with pytest.raises(
+        ValueError, match=r"run: the split train has changed since the run was started: restore the data$"
+    ):
         begin(data, tmp_path / "run")
     (data / "train.tsv").write_text(f"{text}a\tnew new new\n")
-    with pytest.raises(ValueError, match=r"vocab\.json: the words of the data are others now"):
+    with pytest.raises(
+        ValueError, match=r"vocab\.json: the vocabulary of the data has changed since the run was started"
+    ):
         begin(data, tmp_path / "run")
     (data / "train.tsv").write_text(f"{text}d\ta b c\n")
-    with pytest.raises(ValueError, match="the data has other labels"):
+    with pytest.raises(ValueError, match="the labels or the form of the data have changed"):
         begin(data, tmp_path / "run")
 
 
@@ -336,7 +340,7 @@ def test_what_is_trained_learns(data, tmp_path):
         ({"devices": 0}, "devices is 0: it must be an integer of at least 1"),
         ({"nodes": 0}, "nodes is 0"),
         ({"checkpoint_steps": 0}, "checkpoint_steps is 0"),
-        ({"checkpoint_minutes": -1.0}, r"checkpoint_minutes is -1\.0: it must be a number of at least 0"),
+        ({"checkpoint_minutes": -1.0}, r"checkpoint_minutes is -1\.0: it must be at least 0"),
     ],
 )
 def test_wrong_options_are_refused(options, message, data, tmp_path):
@@ -347,7 +351,7 @@ def test_wrong_options_are_refused(options, message, data, tmp_path):
 
 @pytest.mark.skipif(torch.cuda.device_count() > 8, reason="needs fewer GPUs")
 def test_more_gpus_than_there_are_are_refused(data, tmp_path):
-    with pytest.raises(ValueError, match=r"devices is 9: there are \d CUDA devices; choose fewer"):
+    with pytest.raises(ValueError, match=r"devices is 9, but \d CUDA devices are visible: use fewer"):
         train(toy_settings(data), tmp_path / "run", device="cuda", devices=9)
 
 
@@ -373,7 +377,7 @@ def test_a_finished_run_says_when_it_was_finished(whole, data, capsys):
 
 
 def test_a_finished_run_may_have_more_epochs(data, tmp_path):
-    """It ends as one that had them from the start, with the plateau of the learning rate and the best epoch."""
+    """The result is that of a run with more epochs from the start, including the learning rate and the best epoch."""
     changes = {"training__patience": 9}
     begin(data, tmp_path / "whole", training__max_epochs=4, **changes)
     begin(data, tmp_path / "run", training__max_epochs=2, **changes)
@@ -411,7 +415,7 @@ def test_a_forecast_is_made_once_and_suggests_a_smaller_recipe(data, tmp_path, c
     train(toy_settings(data, recipe="listops", training__max_epochs=2), tmp_path / "run", device="cpu")
     lines = capsys.readouterr().err.splitlines()
     assert re.fullmatch(
-        r"an epoch takes about \d+ s here, 2 epochs \d+ s at most; for a CPU there is a smaller recipe: "
+        r"an epoch takes about \d+ s on this machine, 2 epochs at most \d+ s; on a CPU, a smaller recipe is faster: "
         "beamtree train listops-tiny",
         lines[0],
     )
@@ -419,7 +423,7 @@ def test_a_forecast_is_made_once_and_suggests_a_smaller_recipe(data, tmp_path, c
 
 
 def test_data_can_be_given(data, tmp_path):
-    """Instead of what the settings name."""
+    """Instead of the data that the settings name."""
     given = load(data, tokenizer="spaces")
     settings = toy_settings(data, training__max_epochs=1)
     assert train(settings, tmp_path / "run", data=given, device="cpu", progress=False)["splits"].keys() == {"test"}
@@ -427,7 +431,7 @@ def test_data_can_be_given(data, tmp_path):
 
 
 def test_samples_in_memory_can_be_trained_on(tmp_path):
-    """The model knows how to tokenise; a tokenizer that cannot be stored is asked for when it is loaded."""
+    """The model stores its tokenizer; one that cannot be stored must be passed when the model is loaded."""
     texts = ["Good film!", "A bad film.", "Very good.", "Bad, bad.", "So good", "So bad"] * 5
     labels = ["yes", "no"] * 15
     settings = toy_settings(tmp_path, training__max_epochs=1)

@@ -1,4 +1,4 @@
-"""Runs that are killed at any moment, and runs of several processes, have the same end as those that are not."""
+"""Runs that are killed at any moment, and runs of several processes, have the same result as other runs."""
 
 import os
 import re
@@ -33,13 +33,13 @@ encoders:
 
 
 def environment(folder: Path, **own: str) -> dict[str, str]:
-    """For a process that finds the package and these tests, without the variables of a launcher."""
+    """Environment of a process that can import the package and these tests, without the variables of a launcher."""
     places = (Path(beamtree.__file__).parents[1], Path(__file__).parents[1])
     launcher = re.compile("SLURM_|TORCHELASTIC_|MASTER_|(LOCAL_|GROUP_|NODE_|)RANK$|(LOCAL_|)WORLD_SIZE$")
     return {
         **{name: value for name, value in os.environ.items() if not launcher.match(name)},
         **{"PYTHONPATH": os.pathsep.join(map(str, places)), "OMP_NUM_THREADS": "1"},
-        # PyTorch warns of a first process that is not there yet, which depends on who is faster.
+        # PyTorch warns if the first process is not ready yet, which depends on timing.
         **{"BEAMTREE_CACHE": str(folder / "cache"), "TORCH_CPP_LOG_LEVEL": "ERROR", **own},
     }
 
@@ -91,7 +91,7 @@ OPTIONS = ["--device", "cpu", "--logger", "none"]
 
 
 def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
-    """`beamtree train` in a session of its own, so that a signal can be sent to all its processes as Ctrl-C is."""
+    """Start `beamtree train` in a new session, so that a signal can be sent to all its processes, as Ctrl-C is."""
     return subprocess.Popen(
         [sys.executable, "-m", "beamtree", "train", *arguments, *OPTIONS],
         cwd=folder,
@@ -152,12 +152,12 @@ def test_a_launcher_decides_the_number_of_processes(toy):
     status, _, errors = Command(command, toy, environment(toy, **variables), toy / "node").ended()
     assert status == 2
     assert errors == (
-        "error: devices is 4, but the launcher has started processes for 1: leave out --devices, or start as many\n"
+        "error: devices is 4, but the launcher has started processes for 1: leave out --devices, or make them equal\n"
     )
 
 
 def test_starts_of_two_processes_do_not_race(toy):
-    """The first one is held between its two looks at the folder, while the second one is ready."""
+    """The first process is held between its two checks of the folder, while the second one is ready."""
     hold = (
         "import sys, time\nfrom beamtree.training import loop\nfrom beamtree.cli import main\n"
         "look, looks = loop.status, []\n"
@@ -185,7 +185,7 @@ def test_ctrl_c_stops_two_processes_with_a_checkpoint(toy):
     os.killpg(process.pid, signal.SIGINT)
     status, _, errors = ended(process)
     assert status == 130
-    assert errors.endswith("interrupted; to continue: beamtree train --resume run\n")
+    assert errors.endswith("interrupted; to resume: beamtree train --resume run\n")
     assert errors.count("interrupted") == 1
     assert "Traceback" not in errors
     assert checkpoints.all_of(toy / "run" / CHECKPOINTS)
@@ -203,7 +203,7 @@ def test_if_one_process_is_killed_the_other_ends_within_seconds(victim, toy):
     assert status != 0
     assert time.monotonic() - began < 5
     if victim == "second":
-        assert "process 1 has ended without a message" in errors
+        assert "process 1 exited without a message" in errors
     assert dead.ended()[0] == -signal.SIGKILL
 
 
@@ -216,8 +216,8 @@ def test_the_error_of_one_process_ends_the_other_with_its_message(toy):
     (first, _, errors), (second, _, errors_of_second) = (node.ended() for node in nodes)
     assert first != 0
     assert second != 0
-    reason = "the data of this process is not that of the first one: copy the same files to all nodes"
-    assert f"error: process 1 has failed: {reason}" in errors
+    reason = "the data differs from that of the first process: copy the same files to all nodes"
+    assert f"error: process 1 failed: {reason}" in errors
     assert reason in errors_of_second
 
 

@@ -1,4 +1,4 @@
-"""After each epoch: what counts as a gain, when the learning rate falls, when it is enough, and what is kept."""
+"""After each epoch: what counts as an improvement, reducing the learning rate, early stopping, the best weights."""
 
 import csv
 from pathlib import Path
@@ -21,7 +21,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Lets dev come out as it is told; the weights of each epoch are kept beside it."""
+    """Replaces the scores on dev by scripted ones, and stores the weights of each epoch."""
 
     def follow(losses: list[float], hits: list[int]) -> list[dict[str, torch.Tensor]]:
         seen: list[dict[str, torch.Tensor]] = []
@@ -63,7 +63,7 @@ def test_selection_by_loss(script, data, tmp_path):
 
 
 def test_selection_by_accuracy_in_percent(script, data, tmp_path):
-    hits = [5000, 5001, 5000, 5001, 5001]  # a sample more is 0.005 %
+    hits = [5000, 5001, 5000, 5001, 5001]  # one more sample is 0.005 %
     script([1.0, 2.0, 0.5, 0.4, 0.3], hits)
     results = run(tmp_path / "run", data, training__select="accuracy", training__plateau_factor=None)
     assert (results["best_epoch"], results["epochs"]) == (2, 5)
@@ -79,10 +79,10 @@ def test_the_learning_rate_falls_where_dev_stays(select, script, data, tmp_path)
         losses.reverse()
     script(losses, hits)
     changes = {"training__select": select, "training__plateau_patience": 1, "training__patience": 9}
-    with pytest.raises(IndexError):  # the script is at its end
+    with pytest.raises(IndexError):  # the script has ended
         run(tmp_path / "run", data, **changes)
     rates = [line["lr"] for line in metrics(tmp_path / "run")]
-    # Two epochs without gain, the one that may be and the one too many; the next one has the lower rate.
+    # Two epochs without improvement exceed the patience of 1; the next epoch has the lower rate.
     assert rates == pytest.approx([1e-2] * 4 + [5e-3] * 2 + [2.5e-3] * 3)
 
 
@@ -90,12 +90,14 @@ def test_training_that_diverges_keeps_what_was_good(script, data, tmp_path, caps
     script([1.0, 0.9, float("nan")], hits=[1, 1, 1])
     results = run(tmp_path / "run", data, training__select="loss")
     assert (results["best_epoch"], results["epochs"]) == (2, 3)
-    assert "the training has diverged in epoch 3" in capsys.readouterr().err
+    assert "training diverged in epoch 3" in capsys.readouterr().err
 
 
 def test_training_that_diverges_at_once_says_what_to_do(script, data, tmp_path):
     script([float("nan")], hits=[1])
-    with pytest.raises(ValueError, match=r"^the loss of epoch 1 is not a number: .* smaller optimizer\.lr than 0\.01$"):
+    with pytest.raises(
+        ValueError, match=r"^training diverged: the loss of epoch 1 is not finite; .* smaller optimizer\.lr than 0\.01$"
+    ):
         run(tmp_path / "run", data, training__select="loss")
 
 

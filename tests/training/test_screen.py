@@ -1,4 +1,4 @@
-"""What is shown: a bar on a terminal alone, lines in any case but quiet, warnings always."""
+"""Output: bars only on a terminal, lines unless quiet, warnings always."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_bars_come_and_go(terminal, capsys):
         shown.show("pears", 1, 2)
         shown.show("pears", 2, 2, "ripe")
         shown.clear()
-        shown.tell("a line")
+        shown.print("a line")
     assert not shown.has_bar
     text = capsys.readouterr().err
     assert "pears" in text
@@ -40,7 +40,7 @@ def test_bars_come_and_go(terminal, capsys):
 
 @pytest.mark.parametrize(
     ("settings", "expected"),
-    [({}, "told\nwarning: warned\n"), ({"quiet": True}, "warning: warned\n"), ({"mute": True}, "")],
+    [({}, "printed\nwarning: warned\n"), ({"quiet": True}, "warning: warned\n"), ({"mute": True}, "")],
 )
 def test_without_a_terminal_there_are_lines(settings, expected, capsys, monkeypatch):
     monkeypatch.delenv("FORCE_COLOR", raising=False)
@@ -48,6 +48,6 @@ def test_without_a_terminal_there_are_lines(settings, expected, capsys, monkeypa
     with shown.open():
         assert not shown.has_bar
         shown.show("pears", 1, 2)
-        shown.tell("told")
+        shown.print("printed")
         shown.warn("warned")
     assert capsys.readouterr().err == expected

@@ -1,4 +1,4 @@
-"""Sweeps: a GPU for each run, so many runs at a time, none twice, none left behind, and no failure stops the others."""
+"""Sweeps: one GPU per run, a limited number of runs at a time, each run once, and no failure stops the others."""
 
 import os
 import shlex
@@ -29,7 +29,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless the test adds some."""
+    """No GPUs are visible, unless the test adds some."""
     with_gpus(monkeypatch, 0)
     monkeypatch.delenv(sweep.GPUS, raising=False)
 
@@ -53,7 +53,7 @@ def finished(tmp_path: Path) -> Path:
 
 
 def job(tmp_path: Path, name: str, *steps: str, **options: object) -> Job:
-    """A job whose command consists of these lines of the shell."""
+    """A job whose command is a shell script of these lines."""
     folder = tmp_path / "sweep" / name
     return Job(toy_settings(tmp_path), folder, ["sh", "-c", "\n".join(steps)], **options)
 
@@ -63,7 +63,7 @@ def copy(finished: Path, folder: Path) -> str:
 
 
 def noting(tmp_path: Path, finished: Path, name: str, **options: object) -> Job:
-    """A job that notes its GPUs when it starts and when it ends."""
+    """A job that records its GPUs when it starts and when it ends."""
     note = shlex.quote(str(tmp_path / "notes"))
     gpus = f"${{{sweep.GPUS}-none}}"
     steps = (
@@ -73,7 +73,7 @@ def noting(tmp_path: Path, finished: Path, name: str, **options: object) -> Job:
 
 
 def most_at_once(tmp_path: Path) -> dict[str, int]:
-    """From the notes, for each GPU the largest number of jobs that used it at a time."""
+    """For each GPU, the maximum number of jobs that used it at a time."""
     running: dict[str, int] = {}
     most: dict[str, int] = {}
     for line in (tmp_path / "notes").read_text().splitlines():
@@ -120,7 +120,7 @@ def test_a_run_with_several_devices_counts_on_each_of_its_gpus(finished, tmp_pat
     assert run_all([*jobs, noting(tmp_path, finished, "d")], 1, QUIET) == []
     assert most_at_once(tmp_path) == {"0": 1, "1": 1, "2": 1}
     too_many = noting(tmp_path, finished, "e", devices=4)
-    with pytest.raises(ValueError, match="e: devices is 4, but the number of visible GPUs is 3"):
+    with pytest.raises(ValueError, match="e: devices is 4, but only 3 GPUs are visible"):
         run_all([too_many], 1, QUIET)
     assert not too_many.log.exists()
 

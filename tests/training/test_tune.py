@@ -1,4 +1,4 @@
-"""Studies: their parameters, their trials, how they end, and that neither kills nor several processes change them."""
+"""Studies: parameters, trials and their outcomes, which do not depend on kills or on the number of processes."""
 
 import contextlib
 import importlib.util
@@ -45,7 +45,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trials take no time; their loss is their learning rate."""
+    """Trials are not trained; their loss is their learning rate."""
 
     def train(settings: Any, folder: Path, **options: Any) -> dict[str, Any]:
         for callback in options["callbacks"]:
@@ -56,7 +56,7 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class At(Callback):
-    """Does something at the end of an epoch of a trial, before the study learns of the epoch; or after a step."""
+    """Calls a function at the end of an epoch of a trial, before it is reported to the study; or after a step."""
 
     def __init__(self, trial: int, act: Callable[[], Any], epoch: int = 1, step: int | None = None) -> None:
         self.name, self.act, self.epoch, self.step = f"trial-{trial:03d}", act, epoch, step
@@ -98,19 +98,19 @@ def test_the_forms_of_parameters():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("optimizer.lr", "it must be key=form, as in optimizer.lr=log:1e-4:1e-2"),
-        ("=1:2", "it must be key=form"),
+        ("optimizer.lr", "it must be KEY=FORM, as in optimizer.lr=log:1e-4:1e-2"),
+        ("=1:2", "it must be KEY=FORM"),
         ("a=1", "one of the forms low:high, log:low:high, int:low:high, or choices a,b,c"),
         ("a=lin:1:2", "one of the forms"),
         ("a=log:1", "one of the forms"),
         ("a=1:x", "1:x is not low:high with two numbers"),
         ("a=int:1:2.5", "1:2.5 is not low:high with two integers"),
         ("a=2:1", "2 must be less than 1"),
-        ("a=0:inf", "both finite"),
-        ("a=log:0:1", "0 must be above 0 in a logarithmic range"),
-        ("a=x,,y", "must be different values"),
-        ("a=x,x", "must be different values"),
-        ("a='x,y", "written as in YAML"),
+        ("a=0:inf", "both must be finite"),
+        ("a=log:0:1", "0 must be greater than 0 in a logarithmic range"),
+        ("a=x,,y", "must be distinct and not empty"),
+        ("a=x,x", "must be distinct and not empty"),
+        ("a='x,y", "must be valid YAML"),
         ("a={x: 1},y", "must be a single value"),
     ],
 )
@@ -132,7 +132,7 @@ def test_a_wrong_form_is_refused_by_name(text, message):
         (["optimizer.name=ranger,sgd"], "optimizer.name is 'sgd'"),
         (["training.micro_batch=4,3"], "training.micro_batch is 3: it must divide training.batch_size"),
         (["seed=int:0:9"], "seed cannot be tuned"),
-        (["encoder.name=bt-grc,bt-lstm"], "encoder.name cannot be tuned: make a study for each encoder"),
+        (["encoder.name=bt-grc,bt-lstm"], "encoder.name cannot be tuned: create a study for each encoder"),
     ],
 )
 def test_parameters_that_the_settings_refuse(tmp_path, shape_checks_off, texts, message):
@@ -189,7 +189,7 @@ def test_another_search_in_the_same_folder_is_refused(data, tmp_path, no_trainin
 
 def test_a_folder_of_something_else_is_refused(data, tmp_path):
     for folder in (data, data / "train.tsv"):
-        with pytest.raises(ValueError, match=r"not empty, and no study|is a file"):
+        with pytest.raises(ValueError, match=r"not empty, but not a study|is a file"):
             start(data, folder)
     assert not (data / ".locks").exists()
 
@@ -333,13 +333,13 @@ def test_ctrl_c_stops_with_a_checkpoint_and_the_study_resumes(data, tmp_path):
 
 
 def start_nothing(data: Path, folder: Path) -> tune.StudySummary:
-    """The study as it is."""
+    """Open the study without starting a trial."""
     with contextlib.ExitStack() as stack:
         return opened(stack, data, folder).summary()
 
 
 def program() -> None:
-    """Run by another process: a study; one that is killed again and again; and one that two processes share."""
+    """Run in another process: a study, the same study killed repeatedly, and the same study shared by two processes."""
     place = Path(sys.argv[1])
     data = write_data(place / "data")
     wait(fork(lambda: start(data, place / "whole")))
@@ -362,7 +362,7 @@ def program() -> None:
 
 
 def test_a_study_may_be_killed_or_shared_by_two_processes(tmp_path):
-    """Its trials are those of a study that one process has made without a stop."""
+    """Its trials are the same as in an uninterrupted study of one process."""
     places = os.pathsep.join(map(str, (Path(beamtree.__file__).parents[1], Path(__file__).parents[1])))
     environment = {
         **os.environ,

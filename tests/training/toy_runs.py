@@ -1,4 +1,4 @@
-"""Runs of a second: a few short texts over three letters, whose label is the letter that is there most often."""
+"""Runs of a second: a few short texts over three letters, whose label is the most frequent letter."""
 
 import json
 import random
@@ -20,7 +20,7 @@ from beamtree.runs.settings import (
 from beamtree.utils import files
 
 SIZES = {"train": 25, "dev": 10, "test": 9}  # the last of the four steps of an epoch has one sample
-PLAIN: dict[str, Any] = {  # without random numbers: several devices draw others than one does
+PLAIN: dict[str, Any] = {  # without random numbers, which differ between numbers of devices
     "model__dropout": 0.0,
     "model__dropout_in": 0.0,
     "encoder__options": {"dropout": 0.0, "stochastic": False},
@@ -41,7 +41,7 @@ def write_data(folder: Path, sizes: Mapping[str, int] = SIZES, pairs: bool = Fal
 
 
 def toy_settings(folder: Path, **changes: Any) -> Settings:
-    """For the data in a folder, with changes by keys that have "__" for "."; options are added to those there are."""
+    """Settings for the data in a folder. Changes are given by keys with "__" for "."; options are merged."""
     settings = Settings(
         recipe="toy",
         seed=0,
@@ -57,7 +57,7 @@ def toy_settings(folder: Path, **changes: Any) -> Settings:
             clip=1.0,
             max_epochs=3,
             patience=3,
-            select="accuracy",  # of ten samples: it stays, and the learning rate falls
+            select="accuracy",  # constant on ten samples, so the learning rate is reduced
             plateau_factor=0.5,
             plateau_patience=0,
             precision="32",

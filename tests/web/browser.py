@@ -1,10 +1,10 @@
-"""Chromium for the tests: found on this machine, or installed beside Python from where packages come from.
+"""Chromium for the tests: found on this machine, or installed next to Python from the package registry.
 
-    python tests/web/browser.py                 # installs it if there is none, and tells where it is
+    python tests/web/browser.py                 # install it if needed, and print its path
 
 The browser is the headless Chromium of the npm package @sparticuz/chromium. It needs neither root nor npm: the package
-is fetched by its address, compared with its digest, and unpacked by the Node that comes with Playwright. A browser of
-one's own is taken instead if BEAMTREE_BROWSER names it.
+is downloaded by its URL, verified by its digest, and unpacked by the Node that is part of Playwright. Set
+BEAMTREE_BROWSER to the path of another browser to use it instead.
 """
 
 import base64
@@ -25,18 +25,18 @@ REGISTRY = os.environ.get("NPM_CONFIG_REGISTRY", "https://registry.npmjs.org").r
 FOLDER = Path(sys.prefix) / "browser" / VERSION
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
-# The package has its parts compressed by Brotli, which Python cannot read and Node can.
+# The files in the package are compressed with Brotli, which Python cannot read but Node can.
 _UNPACK = """
 const { readFileSync, writeFileSync } = require("node:fs");
 const { brotliDecompressSync } = require("node:zlib");
 for (const file of process.argv.slice(1)) writeFileSync(file.slice(0, -3), brotliDecompressSync(readFileSync(file)));
 """
-# A machine of a CI may have no font at all, and its browser then no text.
+# A CI machine may have no fonts, and then its browser shows no text.
 _FONTS = '<?xml version="1.0"?>\n<fontconfig><dir>/usr/share/fonts</dir><dir>{}</dir></fontconfig>\n'
 
 
 def find() -> str | None:
-    """The browser's program; None if there is none."""
+    """The path of the browser; None if there is none."""
     named = os.environ.get("BEAMTREE_BROWSER")
     if named:
         return named
@@ -46,7 +46,7 @@ def find() -> str | None:
 
 
 def environment() -> dict[str, str]:
-    """What the installed browser needs to find its libraries and a font; what a browser of the system has anyway."""
+    """Environment variables with which the installed browser finds its libraries and fonts."""
     if find() != str(FOLDER / "chromium"):
         return dict(os.environ)
     libraries = filter(None, [os.environ.get("LD_LIBRARY_PATH"), str(FOLDER / "lib")])
@@ -54,7 +54,7 @@ def environment() -> dict[str, str]:
 
 
 def install() -> str:
-    """Install the browser, whole or not at all."""
+    """Install the browser atomically."""
     import playwright
 
     address = f"{REGISTRY}/@sparticuz/chromium/-/chromium-{VERSION}.tgz"

@@ -1,4 +1,4 @@
-"""For the tests of the page: models, a server, and a real browser, without which its tests are skipped."""
+"""Fixtures for the tests of the page: models, a server, and a real browser, without which these tests are skipped."""
 
 import importlib.util
 import os
@@ -7,7 +7,7 @@ import pytest
 
 from web import browser, toy_models
 
-# The tests of the server cannot even be read without it; the machine of a GPU may lack it.
+# The tests of the server cannot be imported without it, and a GPU machine may not have it.
 collect_ignore = [] if importlib.util.find_spec("fastapi") else ["test_app.py", "test_guard.py"]
 
 
@@ -16,7 +16,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-    # A browser that was named must be there: then nothing is skipped in silence.
+    # If a browser is named, it must exist: tests must not be skipped silently.
     if "BEAMTREE_BROWSER" in os.environ or (importlib.util.find_spec("playwright") and browser.find()):
         return
     for item in items:
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
-    """Where the models lie."""
+    """The folder of the models."""
     found = tmp_path_factory.mktemp("models")
     toy_models.save_all(found)
     return found
@@ -40,7 +40,7 @@ def server(folder):
 
 @pytest.fixture
 def slow(monkeypatch):
-    """Holds every answer until `slow.go` is set."""
+    """Delays all answers until `slow.go` is set."""
     from beamtree.web import worker
     from web.live_server import Slow
 
@@ -55,7 +55,7 @@ def chromium():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        # Without its sandbox Chromium runs as root too; it visits nothing but the page.
+        # Without its sandbox, Chromium can run as root; it opens only the page.
         found = playwright.chromium.launch(
             executable_path=browser.find(), env=browser.environment(), args=["--no-sandbox"]
         )
@@ -65,7 +65,7 @@ def chromium():
 
 @pytest.fixture
 def visit(chromium):
-    """Opens an address in a new window, as `visit(address, width=360)`. No page may complain or ask elsewhere."""
+    """Opens a URL in a new window: `visit(address, width=360)`. No page may log errors or send requests elsewhere."""
     contexts, troubles = [], []
 
     def open_page(address, width=1200, height=900, **settings):
@@ -87,5 +87,5 @@ def visit(chromium):
 
 
 def _is_trouble(message):
-    # An answer with the status of a mistake is told on the console by the browser itself.
+    # The browser itself logs answers with an error status to the console.
     return message.type in ("error", "warning") and "Failed to load resource" not in message.text

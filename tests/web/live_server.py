@@ -1,4 +1,4 @@
-"""A server in a thread of the test, and models that answer only when the test lets them."""
+"""A server in a thread of the test, and models whose answers the test can delay."""
 
 import contextlib
 import http.client
@@ -17,7 +17,7 @@ LINES = {**JSON, "Accept": "application/x-ndjson, application/json;q=0.9"}
 
 
 class Slow:
-    """Answers that are held back until they are let go; it knows what was read."""
+    """Delays answers until they are released, and records the texts."""
 
     def __init__(self):
         self.begun, self.go, self.read = threading.Event(), threading.Event(), []
@@ -52,7 +52,7 @@ def running(app, send_buffer=None):
 
 @contextlib.contextmanager
 def asking(port, headers=JSON, **asked):
-    """A connection that has sent a request to /api/parse; the client disconnects at the end of the block."""
+    """A connection with a request to /api/parse; the client disconnects at the end of the block."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     connection.request("POST", "/api/parse", json.dumps(asked), headers)
     with contextlib.closing(connection):

@@ -1,4 +1,4 @@
-"""The JSON interface: documents, refusals in a sentence, and a server that answers while its models read."""
+"""The JSON API: documents, error messages, and a server that stays responsive while its models run."""
 
 import copy
 import dataclasses
@@ -76,15 +76,15 @@ def test_a_pair_has_two_texts_and_one_alone_has_no_label(client, models):
         ({"model": "oen", "text": "5"}, 422, "unknown model 'oen' (did you mean 'one'?); known: one, english, pairs"),
         ({"model": "one", "text": ""}, 422, "the text '' is empty"),
         ({"model": "one", "text": "[MXA 1 ]"}, 422, "unknown token '[MXA' (did you mean '[MAX'?)"),
-        ({"model": "one", "text": "5", "second": "6"}, 422, "one reads single texts"),
+        ({"model": "one", "text": "5", "second": "6"}, 422, "one takes single texts, not pairs"),
         ({"model": "one"}, 422, "text: Field required"),
         ({"text": "5"}, 422, "model: Field required"),
         ({"model": "one", "text": 5}, 422, "text: Input should be a valid string"),
         ({"model": "one", "text": ["5", "6"]}, 422, "text: Input should be a valid string"),
         ({"model": "one", "text": "5", "file": "/etc/passwd"}, 422, "file: Extra inputs are not permitted"),
-        ({"model": "one", "text": "1 " * 51}, 413, "the text has 51 tokens: 50 are the most"),
-        ({"model": "pairs", "text": "a", "second": "a " * 51}, 413, "the text has 51 tokens: 50 are the most"),
-        ({"model": "one", "text": "1" * 501}, 413, "the text has 501 characters: 500 are the most"),
+        ({"model": "one", "text": "1 " * 51}, 413, "the text has 51 tokens: the maximum is 50"),
+        ({"model": "pairs", "text": "a", "second": "a " * 51}, 413, "the text has 51 tokens: the maximum is 50"),
+        ({"model": "one", "text": "1" * 501}, 413, "the text has 501 characters: the maximum is 500"),
         ({"model": "pairs", "text": "a", "second": " " * 501}, 413, "501 characters"),
         ({"model": "one", "text": "1" * 50_000}, 413, "bytes"),
     ],
@@ -153,7 +153,7 @@ def test_every_error_is_json_and_has_the_security_headers(client, status, method
 @pytest.mark.parametrize("error", [ValueError, RuntimeError, AssertionError, MemoryError])
 @pytest.mark.parametrize("place", ["answers", "as_json"])
 def test_the_message_of_an_error_inside_the_model_is_in_the_log_only(models, monkeypatch, caplog, error, place):
-    """Its text may be right: only what the request is checked for is told."""
+    """The text may be valid: only errors of validation are sent to the client."""
 
     def fail(*arguments, **settings):
         raise error("mat1 and mat2 shapes cannot be multiplied (3x4 and 5x6)")
@@ -162,7 +162,7 @@ def test_the_message_of_an_error_inside_the_model_is_in_the_log_only(models, mon
         monkeypatch.setattr(worker, place, fail)
         answer = ask(client, model="one", text=EXPRESSION)
         assert answer.status_code == 500
-        assert answer.json() == {"error": "internal error: see the server's log"}
+        assert answer.json() == {"error": "internal error: see the log of the server"}
         assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
         (record,) = (record for record in caplog.records if record.levelno >= logging.ERROR)
         assert record.getMessage() == "the model one failed"
@@ -189,7 +189,7 @@ def test_errors_of_a_drawing_are_told_as_those_of_a_document(client, monkeypatch
     monkeypatch.setattr(draw, "draw_tree", fail)
     answer = client.post("/api/draw", json=asked)
     assert answer.status_code == 500
-    assert answer.json() == {"error": "internal error: see the server's log"}
+    assert answer.json() == {"error": "internal error: see the log of the server"}
 
 
 def test_an_answer_that_takes_too_long_is_given_up_and_what_waited_is_never_read(models, slow):
@@ -199,7 +199,7 @@ def test_an_answer_that_takes_too_long_is_given_up_and_what_waited_is_never_read
         for each in late:
             answer = each.result(timeout=20)
             assert answer.status_code == 504
-            assert "has not answered within 1 seconds" in answer.json()["error"]
+            assert "did not answer within 1 seconds" in answer.json()["error"]
         assert len(slow.read) == 1
         slow.go.set()
         assert ask(client, model="one", text="7").status_code == 200
@@ -214,10 +214,10 @@ def test_the_server_answers_while_a_model_reads(models, slow):
         assert client.get("/api/models").status_code == 200
         assert client.get("/").status_code == 200
         waiting = [threads.submit(ask, client, model="one", text="2") for _ in range(3)]
-        # Two may wait; whichever of the three comes last is told so at once.
+        # Two requests may wait; the last of the three is refused at once.
         refused = next(each.result() for each in _as_they_come(waiting))
         assert refused.status_code == 503
-        assert "2 requests wait for one already" in refused.json()["error"]
+        assert "2 requests are already waiting for one" in refused.json()["error"]
         assert refused.headers["retry-after"] == "1"
         slow.go.set()
         assert first.result(timeout=20).status_code == 200
@@ -251,7 +251,7 @@ def test_one_text_at_a_time_is_read_by_a_model(models, monkeypatch):
     assert most == 1
 
 
-@pytest.mark.usefixtures("shape_checks_off")  # they make it twice as slow
+@pytest.mark.usefixtures("shape_checks_off")  # shape checks make it twice as slow
 def test_two_models_of_one_size_in_parallel_give_each_its_right_answer(folder):
     both = {name: load(folder / name) for name in ("one", "two")}
     assert both["one"].config == both["two"].config
@@ -272,7 +272,7 @@ def test_a_model_that_can_answer_no_request_is_refused_at_the_start(models):
         app.create_app({"own": unable})
     with pytest.raises(ValueError, match=r"^own: bt-grc builds no trees"):
         app.create_app({"own": with_encoder(models["one"], "recurrent-grc")})
-    with pytest.raises(ValueError, match=r"^own: bt-grc composes by gold trees, and there is no rule"):
+    with pytest.raises(ValueError, match=r"^own: bt-grc needs gold trees, and its task has no rule"):
         app.create_app({"own": with_encoder(models["english"], "gold-tree-grc")})
 
 
@@ -312,7 +312,7 @@ def test_the_page_loads_its_main_module_and_the_server_has_all_others(client):
 
 
 class Links(HTMLParser):
-    """What a page refers to."""
+    """The addresses that a page refers to."""
 
     def __init__(self, text):
         super().__init__()
@@ -329,15 +329,15 @@ def test_limits_are_at_least_one():
 
 
 def test_a_server_needs_a_model():
-    with pytest.raises(ValueError, match="there is no model to serve"):
+    with pytest.raises(ValueError, match="there are no models to serve"):
         app.create_app({})
 
 
 def test_tokens_are_counted_by_the_models_own_tokenizer(models):
-    """Also where its name does not say which one that is."""
+    """Also if its name does not identify it."""
     model = copy.copy(models["english"])
     model.tokenizer = make_tokenizer(lambda text: text.split("-"))
     one = worker.Worker("own", model, Limits(tokens=2))
     assert json.loads(one._document("good-film"))["sides"][0]["tokens"] == ["good", "film"]
-    with pytest.raises(worker.TooLong, match="the text has 3 tokens: 2 are the most"):
+    with pytest.raises(worker.TooLong, match="the text has 3 tokens: the maximum is 2"):
         one._document("good-bad-film")

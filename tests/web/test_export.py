@@ -1,4 +1,4 @@
-"""The page as one file: everything is in it, and nothing that a user wrote can get out of its place."""
+"""The page as one file: it is self-contained, and texts of users cannot inject markup."""
 
 import base64
 import hashlib
@@ -21,7 +21,7 @@ EVIL = "</script><script>alert(1)</script><!--<script> \u2028\u2029 \\u003c & \"
 
 
 class Elements(HTMLParser):
-    """What a browser sees in a page: its elements, and the text of its scripts and styles."""
+    """The elements of a page as a browser parses them, and the text of its scripts and styles."""
 
     def __init__(self, text):
         super().__init__()
@@ -69,7 +69,7 @@ def test_the_file_names_no_other():
     assert not [attributes for _, attributes in elements.found if {"src", "href"} & attributes.keys()]
     text = page([document()])
     addresses = set(re.findall(r"\w+://[^\s\"'`)]*", text))
-    assert all(address.startswith("http://www.w3.org/") for address in addresses)  # names of SVG, which nothing loads
+    assert all(address.startswith("http://www.w3.org/") for address in addresses)  # XML namespaces are not loaded
     assert "@import" not in text
     assert "url(" not in text
 
@@ -86,7 +86,7 @@ def test_the_policy_allows_this_script_and_this_style_alone():
     assert rules == {
         "default-src": "'none'",
         "base-uri": "'none'",
-        "img-src": "data:",  # of the page's own drawings
+        "img-src": "data:",  # for drawings by the page
         **{name: f"'sha256-{digest}'" for name, digest in expected.items()},
     }
 
@@ -95,13 +95,13 @@ def test_all_scripts_and_styles_are_in_the_file():
     text = page([document()])
     assert Elements(text).texts[-1] == script()
     assert all(read(style) in text for style in STYLES)
-    for name in SCRIPTS:  # all of each, but for what makes it a module
+    for name in SCRIPTS:  # complete, except for imports and exports
         parts = re.split(r'^import \{[^}]*\} from "[^"]+";$|^export (?:\{ \w+ \};)?', read(name), flags=re.MULTILINE)
         assert all(part.strip() in script() for part in parts)
 
 
 def test_the_modules_join_into_one_script():
-    """None imports what comes later, and no two have a name in common, so that one script can hold them all."""
+    """No module imports a later one, and top-level names are unique, so the modules can be joined into one script."""
     names = []
     for place, name in enumerate(SCRIPTS):
         for source in re.findall(r'^import \{[^}]*\} from "\./([^"]+)";$', read(name), re.MULTILINE):
@@ -138,7 +138,7 @@ def test_third_party_code_comes_with_its_licence():
 
 
 def test_a_page_needs_a_document_of_numbers():
-    with pytest.raises(ValueError, match="there is no document to show"):
+    with pytest.raises(ValueError, match="there are no documents to show"):
         page([])
     with pytest.raises(ValueError, match="JSON"):
         page([{**document(), "probabilities": {"1": float("nan")}}])

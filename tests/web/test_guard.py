@@ -1,4 +1,4 @@
-"""What is refused before the application sees it, and the headers that every answer has."""
+"""Requests that are refused before they reach the application, and the headers of all answers."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ def client():
     async def fail() -> None:
         raise ValueError("a secret")
 
-    app.add_middleware(Guard, hosts=["localhost", "Own.Example"], most_bytes=1000, most_requests=2, body_seconds=1)
+    app.add_middleware(Guard, hosts=["localhost", "Own.Example"], max_bytes=1000, max_requests=2, body_seconds=1)
     return TestClient(app, base_url="http://127.0.0.1:8000")
 
 
@@ -55,7 +55,7 @@ def test_only_addresses_and_names_of_its_own_are_answered_to(client, host, allow
     answer = client.get("/", headers={"host": host})
     assert answer.status_code == (200 if allowed else 421)
     if not allowed:
-        assert "does not answer to the name" in answer.json()["error"]
+        assert "is not allowed" in answer.json()["error"]
 
 
 def test_every_answer_tells_the_browser_what_it_may_do(client):
@@ -117,7 +117,7 @@ def test_a_large_body_is_refused_by_what_it_says_and_by_what_it_is(client):
 def test_the_message_of_an_unexpected_exception_is_in_the_log_only(client, caplog):
     answer = client.get("/broken")
     assert answer.status_code == 500
-    assert answer.json() == {"error": "internal error: see the server's log"}
+    assert answer.json() == {"error": "internal error: see the log of the server"}
     (record,) = (record for record in caplog.records if record.levelno >= logging.ERROR)
     assert record.getMessage() == "GET /broken failed"
     assert "a secret" in caplog.text
@@ -153,7 +153,7 @@ async def echo(scope, receive, send):
 
 
 def guarded(app):
-    return Guard(app, hosts=["localhost"], most_bytes=1000, most_requests=2, body_seconds=1)
+    return Guard(app, hosts=["localhost"], max_bytes=1000, max_requests=2, body_seconds=1)
 
 
 def test_a_body_that_is_not_complete_in_time_is_refused():
@@ -162,7 +162,7 @@ def test_a_body_that_is_not_complete_in_time_is_refused():
         await complete.send_body(b"[1,", more_body=True)
         await complete.send_body(b"2]")
         assert (await complete.answer())[2] == [1, 2]
-        for _ in range(100):  # each byte is in time, all together are not
+        for _ in range(100):  # each byte is in time, but the whole body is not
             await slow.send_body(b"1", more_body=True)
             await asyncio.sleep(0.02)
             if slow.task.done():
@@ -185,7 +185,7 @@ def test_requests_beyond_the_maximum_are_refused_until_others_are_answered():
             await echo(scope, receive, send)
 
         guard = guarded(wait)
-        unfinished = [Exchange(guard) for _ in range(5)]  # which do not count: their bodies are not complete
+        unfinished = [Exchange(guard) for _ in range(5)]  # do not count, since their bodies are not complete
         waiting = [Exchange(guard) for _ in range(2)]
         for each in waiting:
             await each.send_body(b"1")
@@ -193,7 +193,7 @@ def test_requests_beyond_the_maximum_are_refused_until_others_are_answered():
         await refused.send_body(b"2")
         status, headers, body = await refused.answer()
         assert (status, headers["retry-after"]) == (503, "1")
-        assert body == {"error": "2 requests are being answered already: try again in a moment"}
+        assert body == {"error": "2 requests are already being answered: try again in a moment"}
         let_go.set()
         assert [(await each.answer())[0] for each in waiting] == [200, 200]
         later = Exchange(guard)

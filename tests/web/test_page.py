@@ -237,7 +237,7 @@ def test_two_trees_mirror_each_other_over_the_same_words(visit, server):
         assert spans(page, f".edge.shared[data-part='{part}']") == shared
     _, row, _, below = box(page, ".leaf")
     tops = [node(page, 0, 9, part).bounding_box()["y"] for part in (0, 1)]
-    assert tops[0] < row < below < tops[1]  # one stands on the words, the other hangs from them
+    assert tops[0] < row < below < tops[1]  # one is above the tokens, the other below
     legend = page.locator("#legend").inner_text()
     assert f"in both trees ({count} of {MERGES})" in legend
     assert f"in one tree only ({MERGES - count})" in legend
@@ -257,10 +257,10 @@ def test_another_model_has_another_example(visit, server):
     page.wait_for_selector(".leaf:text-is('film')")
     assert "film" in page.input_value("#text")
     parse(page, "a film", "english")
-    page.select_option("#model", "one")  # which cannot read it
+    page.select_option("#model", "one")  # which cannot parse it
     page.wait_for_selector("#notice:not([hidden])")
     shown(page)
-    assert "cannot be read by one" in page.locator("#notice").inner_text()
+    assert "one cannot parse the previous text" in page.locator("#notice").inner_text()
     assert page.input_value("#text") == EXPRESSION
     parse(page, "[MAX 1 2 ]")
     page.select_option("#model", "two")  # which can

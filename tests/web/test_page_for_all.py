@@ -45,7 +45,7 @@ def press_until(page, key, reached):
 
 
 def violations(page):
-    """What axe-core finds, in short. It runs apart from the page, whose policy allows no other script."""
+    """The violations that axe-core reports. It is run outside the page, whose policy allows no other script."""
     session = page.context.new_cdp_session(page)
     frame = session.send("Page.getFrameTree")["frameTree"]["frame"]["id"]
     world = session.send("Page.createIsolatedWorld", {"frameId": frame, "worldName": "axe"})["executionContextId"]
@@ -94,7 +94,7 @@ def test_everything_can_be_done_with_the_keyboard(visit, server):
     def span():
         return focused(page, "e => e.dataset.span")
 
-    assert span() == "0-9"  # Tab reaches the root, arrows all else
+    assert span() == "0-9"  # Tab reaches the root, arrow keys everything else
     assert "span [0, 9)" in page.locator("#details").inner_text()
     assert float(style(page, ":focus .mark", "outline-width").removesuffix("px")) >= 2
     page.keyboard.press("ArrowDown")
@@ -111,8 +111,8 @@ def test_everything_can_be_done_with_the_keyboard(visit, server):
     for _ in range(9):
         page.keyboard.press("ArrowDown")
         seen.append(span())
-    assert seen[-1] == "0-1"  # down to the first word
-    for place in range(1, 9):  # and along the words and their constituents to the last
+    assert seen[-1] == "0-1"  # down to the first token
+    for place in range(1, 9):  # and along the tokens and their constituents to the last token
         press_until(page, "ArrowRight", lambda place=place: int(span().split("-")[1]) > place)
     page.keyboard.press("End")
     assert span() == "8-9"
@@ -129,7 +129,7 @@ def test_everything_can_be_done_with_the_keyboard(visit, server):
     page.keyboard.press("Enter")
     assert page.locator(".constituent").count() == count
     height = "document.querySelector('.leaf')?.getBoundingClientRect().height"
-    size = page.wait_for_function(height).json_value()  # 0 while the tree is drawn again
+    size = page.wait_for_function(height).json_value()  # 0 while the tree is being redrawn
     page.keyboard.press("-")
     page.wait_for_function(f"size => {height} < size * 0.8", arg=size)
     page.keyboard.press("0")
@@ -211,7 +211,7 @@ def test_nothing_moves_for_those_who_want_no_motion(visit, server):
 
 @pytest.fixture(scope="module")
 def file(folder, tmp_path_factory):
-    """A page in a file, with two models' readings of a text, and one of another."""
+    """A page in a file, with the answers of two models for one text, and one answer for another text."""
     documents = [
         as_json(answer, name)
         for name in ("one", "two")
@@ -264,7 +264,7 @@ def test_a_file_makes_its_drawings_itself(visit, file, tmp_path):
         assert (tmp_path / kind).read_bytes().startswith(start)
     drawing = (tmp_path / "SVG").read_text(encoding="utf-8")
     assert "class=" not in drawing
-    assert 'stroke="rgb(' in drawing  # the page's colours, though its style is not there
+    assert 'stroke="rgb(' in drawing  # the colours of the page, without its style sheet
     assert all(f">{token}</text>" in drawing for token in EXPRESSION.split())
 
 

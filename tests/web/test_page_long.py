@@ -11,11 +11,11 @@ from web.using import ask, box, boxes, document, link, node, parse, shown, spans
 pytestmark = pytest.mark.web
 LONG = "[SM " + "1 2 [MAX 3 4 ] " * 33 + "]"  # 200 tokens
 LONGEST = "[SM " + "1 2 [MAX 3 4 ] 5 6 [MIN 7 8 ] " * 165 + "0 1 2 3 4 5 6 7 8 ]"
-PROMPT = 100  # milliseconds in which the page follows
+PROMPT = 100  # milliseconds within which the page must react
 
 
 def opened(visit, tmp_path, *documents, **settings):
-    """A page over documents that were made by hand."""
+    """A page with handwritten documents."""
     written = tmp_path / "page.html"
     written.write_text(export(documents), encoding="utf-8")
     return shown(visit(written.as_uri(), **settings))
@@ -133,7 +133,7 @@ def test_two_trees_collapse_together_where_they_agree(visit, tmp_path):
     page.select_option("#compare", "1")
     page.wait_for_selector(".constituent[data-part='1']")
     node(page, 2, 4).locator(".dot").click()
-    assert page.locator("#toggle").count() == 0  # the other tree has no such constituent
+    assert page.locator("#toggle").count() == 0  # the other tree does not contain it
     node(page, 0, 2).locator(".dot").click()
     page.click("#toggle")
     for part in (0, 1):
@@ -161,7 +161,7 @@ def test_two_thousand_tokens_stay_usable(visit, server):
     }
     times = {}
     for name, act in acts.items():
-        # The best of three: the machine of a test has other things to do.
+        # The best of three: the machine may be busy.
         times[name] = min(
             page.evaluate(
                 f"""() => new Promise((done) => {{
@@ -220,7 +220,7 @@ def test_a_text_from_right_to_left_is_read_so(visit, tmp_path):
     lefts = [node(page, place, place + 1).bounding_box()["x"] for place in range(4)]
     assert lefts == sorted(lefts, reverse=True)
     node(page, 0, 1).focus()
-    page.keyboard.press("ArrowLeft")  # to the next word, as it is seen
+    page.keyboard.press("ArrowLeft")  # to the next token in visual order
     assert page.evaluate("document.activeElement.dataset.span") == "1-2"
     assert page.locator("#details .text").evaluate("e => getComputedStyle(e).direction") == "rtl"
     page.click("#tab-chart")
@@ -235,7 +235,7 @@ def test_emoji_stay_whole(visit, tmp_path):
     assert node(page, 0, 1).locator(".leaf").text_content() == family
     cut = node(page, 1, 2).locator(".leaf").text_content()
     assert cut.endswith("…")
-    assert set(cut.removesuffix("…").split(family)) == {""}  # families only, none of them cut
+    assert set(cut.removesuffix("…").split(family)) == {""}  # only complete families
 
 
 def test_offsets_count_characters(visit, tmp_path):

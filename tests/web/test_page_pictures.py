@@ -4,10 +4,10 @@ To store new ones, delete tests/web/screenshots, run the tests twice and look at
 is missing, and fails.
 
 The answers are fixed, so that only the page can change a picture. Fonts differ between machines, so both pictures are
-blurred before pixels are compared, and a share of pixels may be far off. Measured when the pictures were stored: words
-in another font or letters 0.3 pixels further apart 0.5 to 0.9 %; without the lines of the tree 1.5 to 2.7 %, without
-the strip of beams 3 % and more, with a bar of twice the height 6 % and more, without the side panel's column 9 %,
-without the style sheet 7 to 25 %. What a node looks like is tested in test_page.py.
+blurred before pixels are compared, and a share of pixels may be far off. Shares measured when the pictures were
+stored: another font, or letters 0.3 pixels further apart: 0.5 to 0.9 %; without the edges of the tree: 1.5 to 2.7 %;
+without the strip of beams: 3 % and more; with a bar of twice the height: 6 % and more; without the column of the side
+panel: 9 %; without the style sheet: 7 to 25 %. The look of a node is tested in test_page.py.
 """
 
 from pathlib import Path
@@ -90,7 +90,7 @@ def test_the_page_looks_as_it_did(chromium, server, tmp_path, size, scheme):
 
 
 def test_a_picture_of_another_layout_is_told_apart():
-    """The measure itself: the stored pictures of two colour schemes, and one that is shifted by 40 pixels."""
+    """A test of the measure: the stored pictures of two colour schemes, and one that is shifted by 40 pixels."""
     pytest.importorskip("PIL")
     from PIL import ImageChops
 

@@ -1,4 +1,4 @@
-"""The page in a real browser: links, history, files, downloads, pairs, mistakes, and many who ask at once."""
+"""The page in a real browser: links, history, files, downloads, pairs, errors, and many concurrent requests."""
 
 import csv
 import io
@@ -46,7 +46,7 @@ def test_the_way_back_leads_to_the_text_before(visit, server):
 def test_a_link_to_what_is_not_there_says_so(visit, server):
     page = visit(link(server, model="three", text="5"))
     page.wait_for_selector("#problem:not([hidden])")
-    assert "“three”, which is not here" in page.locator("#problem").inner_text()
+    assert "“three”, which is not available" in page.locator("#problem").inner_text()
     strange = {"beams": "99_x.y", "step": "999", "view": "steps", "node": "7-99"}
     page = shown(visit(link(server, model="one", text=EXPRESSION, **strange)))
     assert page.input_value("#slider") == str(MERGES)
@@ -124,7 +124,7 @@ def test_a_file_that_is_no_list_of_texts_is_refused_kindly(visit, server):
     for name, content, told in (
         ("a.jsonl", b"{", "Line 1 is not JSON."),
         ("a.txt", b"\n", "has no text in it"),
-        ("a.txt", b"x" * 1_000_001, "1,000,000 are the most"),
+        ("a.txt", b"x" * 1_000_001, "the maximum is 1,000,000"),
     ):
         page.set_input_files("#file", {"name": name, "mimeType": "text/plain", "buffer": content})
         page.wait_for_selector(f"#problem:has-text('{told}')")
@@ -212,7 +212,7 @@ def test_markup_is_shown_as_text(visit, server):
     page.click("#fit")  # only what is in view is drawn
     page.wait_for_function("count => document.querySelectorAll('.leaf').length === count", arg=len(tokens))
     assert page.locator(".leaf").all_text_contents() == tokens
-    assert "Unknown to the model" in page.locator(".unknown").inner_text()
+    assert "Not in the vocabulary" in page.locator(".unknown").inner_text()
     root = page.locator(f".constituent[data-span='0-{len(tokens)}']")
     root.hover()
     assert page.locator("#details .text").inner_text() == evil
@@ -228,8 +228,8 @@ def test_markup_is_shown_as_text(visit, server):
 def test_mistakes_and_texts_that_are_too_long_are_refused_kindly(visit, server):
     page = shown(visit(server))
     for text, told in (
-        ("[SM " + "1 " * 9_998 + "]", "20,001 characters: 20,000 are the most"),
-        ("1 " * 2_001, "2,001 tokens: 2,000 are the most"),
+        ("[SM " + "1 " * 9_998 + "]", "20,001 characters: the maximum is 20,000"),
+        ("1 " * 2_001, "2,001 tokens: the maximum is 2,000"),
         ("[MXA 1 ]", "did you mean '[MAX'?"),
     ):
         parse(page, text)
@@ -252,7 +252,7 @@ def stream(*events):
 
 
 def test_progress_is_told_and_a_later_request_ends_an_earlier_one(visit, server):
-    """With answers that come as lines, and as one document from a server that does not stream."""
+    """With answers as lines of JSON, and as one document from a server that does not stream."""
     page = shown(visit(server))
     answers = {
         "slow": stream({"event": "queued", "position": 3}, {"event": "done", "document": document(["slow"], [])}),
@@ -268,7 +268,7 @@ def test_progress_is_told_and_a_later_request_ends_an_earlier_one(visit, server)
         text = route.request.post_data_json["text"]
         asked.append((text, route.request.headers["accept"]))
         if text == "slow":
-            return  # never answered: the page must give it up
+            return  # never answered: the page must abort it
         route.fulfill(**answers[text])
 
     page.route("**/api/parse", answer)

@@ -66,7 +66,7 @@ def test_300_half_sent_requests_are_closed_within_5_seconds_and_others_are_answe
 
 
 def closed(clients):
-    """The clients and the times at which the server has closed their connections, each with status 408."""
+    """The clients, and the times at which the server closed their connections with status 408."""
     received = dict.fromkeys(clients, b"")
     while received:
         readable = select.select(received, [], [], 10)[0]
@@ -151,7 +151,7 @@ def test_a_body_that_is_wrong_after_the_answer_closes_the_connection(port, caplo
 
 
 def test_a_request_for_a_websocket_is_answered_as_any_other(port, served):
-    assert protocol.server_config(served).ws == "none"  # it would be the same by default if no package provides them
+    assert protocol.server_config(served).ws == "none"  # same as the default if no package for them is installed
     with connected(port) as (client,):
         client.sendall(
             b"GET /ws HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -187,7 +187,7 @@ def test_a_client_that_does_not_read_its_answer_is_disconnected(served, monkeypa
         client.connect(("127.0.0.1", port))
         with contextlib.suppress(ConnectionError):
             client.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * requests)
-            time.sleep(4)  # the buffers of the operating system take more at first
+            time.sleep(4)  # the buffers of the operating system accept more data at first
             while data := client.recv(65536):
                 received += len(data)
     assert received < content * requests

@@ -38,7 +38,7 @@ def port(served):
 
 @pytest.fixture
 def documents(monkeypatch):
-    """The texts whose documents were made."""
+    """The texts whose documents were created."""
     made = []
     monkeypatch.setattr(worker, "as_json", lambda answer, name: made.append(answer.text) or as_json(answer, name))
     return made
@@ -116,7 +116,7 @@ def test_a_waiting_request_is_removed_when_its_client_disconnects(served, port, 
 
 @pytest.mark.parametrize("headers", [JSON, LINES], ids=["document", "progress"])
 def test_a_running_request_is_stopped_when_its_client_disconnects(served, port, slow, documents, headers):
-    """Its document is not made."""
+    """Its document is not created."""
     (queue,) = served.state.workers
     with asking(port, headers, model="one", text="1"):
         assert slow.begun.wait(20)
@@ -130,7 +130,7 @@ def test_a_running_request_is_stopped_when_its_client_disconnects(served, port, 
 
 
 def test_a_forward_pass_is_stopped_when_its_client_disconnects(served, port, monkeypatch, documents):
-    """Long before its end: the encoder checks at each of its steps whether its client is still there."""
+    """Long before its end: the encoder checks at each step whether the client is still connected."""
     (queue,) = served.state.workers
     steps, begun = [], threading.Event()
     compose = Pool.compose
@@ -156,7 +156,7 @@ def test_a_request_that_is_too_slow_is_stopped(model, slow, documents):
         slow.go.set()
         *_, done = read_events(port, text="2")
     assert (late["event"], late["status"]) == ("error", 504)
-    assert "one has not answered within 1 seconds" in late["error"]
+    assert "one did not answer within 1 seconds" in late["error"]
     assert done["event"] == "done"
     assert documents == ["2"]
 
@@ -171,7 +171,7 @@ def test_errors_are_told_by_the_status_or_by_the_last_line(port, monkeypatch):
     assert "unknown token '[MXA'" in event["error"]
     monkeypatch.setattr(worker, "answers", lambda model, texts, labels: 1 / 0)
     *_, event = read_events(port, text="1")
-    assert event == {"event": "error", "error": "internal error: see the server's log", "status": 500}
+    assert event == {"event": "error", "error": "internal error: see the log of the server", "status": 500}
 
 
 def test_a_stopped_server_refuses_what_waits(served, slow):

@@ -1,4 +1,4 @@
-"""Small models that have learned nothing, and the program that serves them."""
+"""Small untrained models, and the program that serves them."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 
 def save(folder, task="listops", words=None, pair=False, seed=0):
-    """A Beam Tree model of the task; with words, one whose vocabulary is open."""
+    """Save a Beam Tree model of the task; with `words`, its vocabulary is open."""
     torch.manual_seed(seed)
     changes = {"model.dim": 8, "encoder.options.beam_size": 5, "data.task": task}
     settings = Settings.change(recipes.load("listops"), changes)
@@ -38,7 +38,7 @@ def save_all(folder):
 
 
 def start(folder, *arguments):
-    """`beamtree serve` in a process of its own, in the folder, on a free port."""
+    """Start `beamtree serve` as a process in the folder, on a free port."""
     paths = filter(None, [os.environ.get("PYTHONPATH"), str(SOURCE)])
     settings = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "beamtree", "serve", *arguments, "--port", "0"]
@@ -47,7 +47,7 @@ def start(folder, *arguments):
 
 
 def address(process):
-    """Where a server that was just started is reached."""
+    """The address of a server that was just started."""
     line = process.stdout.readline()
     assert " at http://" in line, process.communicate(timeout=10)
     return line.split(" at ")[1].split()[0]
@@ -55,7 +55,7 @@ def address(process):
 
 @contextlib.contextmanager
 def serving(folder, *arguments):
-    """The address of a server, which ends with the block."""
+    """The address of a server that runs during the block."""
     process = start(folder, *arguments)
     try:
         yield address(process)

@@ -1,4 +1,4 @@
-"""What a test does with the page, and with the interface behind it."""
+"""Helpers for tests of the page and its API."""
 
 import json
 import urllib.request
@@ -17,13 +17,13 @@ def link(server, **parts):
 
 
 def shown(page):
-    """The page once its trees are there and drawn."""
+    """Wait until the page shows its trees."""
     page.wait_for_selector("body.shown #stage:not([aria-busy]) :is(svg.tree .constituent, svg.chart, canvas.skyline)")
     return page
 
 
 def parse(page, text, model=None, second=None):
-    """Type a text and let it be parsed; the page then shows the answer, or a problem."""
+    """Enter a text and parse it; the page then shows the answer or an error."""
     if model is not None:
         page.select_option("#model", model)
         page.wait_for_selector("#stage:not([aria-busy])")
@@ -42,7 +42,7 @@ def merges(beam):
 
 
 def spans(page, selector):
-    """The spans of what a selector finds, as a set."""
+    """The set of spans of the elements that match a selector."""
     found = page.locator(selector).evaluate_all("all => all.map((each) => each.dataset.span)")
     return {tuple(map(int, span.split("-"))) for span in found}
 
@@ -63,7 +63,7 @@ def boxes(page, selector):
 
 
 def document(tokens, merged, **given):
-    """A document by hand: one beam over the tokens, merged in this order."""
+    """A handwritten document: one beam over the tokens, merged in this order."""
     labels = given.get("labels", ["no", "yes"])
     nodes = [{"start": place, "end": place + 1} for place in range(len(tokens))]
     nodes += [{"start": start, "end": end} for start, end in merged]

@@ -1,8 +1,8 @@
-"""`beamtree analyse`: the trees of models against gold trees, baselines and each other, and where labels are wrong."""
+"""`beamtree analyse`: compare trees with gold trees, baselines and each other, and check labels of constituents."""
 
 # ruff: noqa: B006 (typer takes the default of a repeatable option as a list, which is never modified)
 
-# Imports of PyTorch are inside functions: help must not wait for them.
+# PyTorch is imported inside functions, so that help is fast.
 import json
 from functools import partial
 from typing import Annotated, Any
@@ -16,8 +16,8 @@ from beamtree.utils.extras import require
 from beamtree.utils.terminal import INTERRUPTED, digits, make_table, named_bars, print_table
 
 EXAMPLE = (
-    "Examples: one model on a test split of its task; two seeds on the first hundred sentences of another; your own "
-    "file, without gold trees\n\n"
+    "Examples: one model on a test split of its task; two seeds on the first 100 sentences of a split; your own file, "
+    "without gold trees\n\n"
     "  beamtree analyse listops-bt-grc --split near-iid\n\n"
     "  beamtree analyse runs/sst5/bt-grc-seed0 runs/sst5/bt-grc-seed1 --data sst5 --split iid --limit 100\n\n"
     "  beamtree analyse runs/sst5/bt-grc-seed0 --data reviews.tsv --json"
@@ -26,8 +26,8 @@ SCORES = ("corpus F1", "sentence F1", "nontrivial corpus F1", "nontrivial senten
 
 
 def analyse_command(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL", help="Runs' folders, shipped models, or hub ids.")],
-    own: evaluate.DataOption = None,
+    models: Annotated[list[str], typer.Argument(metavar="MODEL", help="Folders of runs, shipped models, or hub ids.")],
+    data_name: evaluate.DataOption = None,
     splits: evaluate.SplitsOption = [],
     settings: evaluate.SettingsOption = [],
     roots: evaluate.RootsOption = [],
@@ -39,13 +39,13 @@ def analyse_command(
     device: evaluate.DeviceOption = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Compare the trees of models with gold trees, baselines and each other, and labels of constituents.
+    """Compare the trees of models with gold trees, baselines and each other; check labels of constituents.
 
-    F1 is that of unlabelled spans of at least two tokens, in per cent; nontrivial spans exclude the whole text. It is
-    that of the most probable tree of each text; "expected F1" is the mean over the beams, weighted by their
-    probabilities. The entropy of the beams is in nats. Where the data has labels for constituents, as SST for phrases
-    and ListOps for lists, those of the model's tree are compared with them, by height and by length. Without --data and
-    --split, the test splits of the first model's task are used. docs/trees.md has the definitions.
+    F1 is computed over unlabelled spans of at least two tokens, in per cent; nontrivial spans exclude the whole text.
+    It is the F1 of the most probable tree of each text; "expected F1" is the mean over the beams, weighted by their
+    probabilities. The entropy of the beams is in nats. If the data has labels for constituents, as SST has for phrases
+    and ListOps for lists, the labels in the model's tree are compared with them, by height and by length. Without
+    --data and --split, the test splits of the first model's task are used. docs/trees.md has the definitions.
     """
     require("train", "beamtree analyse")
     if limit is not None:
@@ -66,7 +66,7 @@ def analyse_command(
     totals: dict[str, int] = {}
     interrupted = False
     with named_bars() as bar, evaluate.warning_lines():
-        data, wanted, missing = evaluate.choose_data(first, splits, own, settings, roots, bar)
+        data, wanted, missing = evaluate.choose_data(first, splits, data_name, settings, roots, bar)
         try:
             for split in wanted:
                 if split not in missing:
@@ -107,14 +107,14 @@ def _print(report: dict[str, Any]) -> None:
         else:
             _print_without_gold(rows, report["models"])
         if any(row["against_lists"] for row in rows.values()):
-            typer.echo("\nagainst the lists alone, of which a tree may join the parts in any order")
+            typer.echo("\ncompared with the lists only: a tree may merge the parts of a list in any order")
             _print_lists({name: row for name, row in rows.items() if name != "gold"})
         labelled = {name: row["constituents"] for name, row in rows.items() if row["constituents"]}
         if labelled:
             typer.echo("\naccuracy by constituent: the classifier's label of each constituent of the model's tree")
             _print_constituents(labelled)
             for key, kind in (("by_height", "height"), ("by_length", "length")):
-                typer.echo(f"\naccuracy by {kind} of the constituent (share of them that the tree has)")
+                typer.echo(f"\naccuracy by {kind} of the constituent (recall: share of them in the tree)")
                 _print_bins(kind, {name: row[key] for name, row in labelled.items()})
         if found["agreement"]:
             typer.echo("\nagreement between models")
@@ -141,7 +141,7 @@ def _print_without_gold(rows: dict[str, Any], models: dict[str, str]) -> None:
 def _print_lists(rows: dict[str, Any]) -> None:
     table = make_table("trees", *SCORES, "recall", left=("trees",))
     for name, row in rows.items():
-        shown = "oracle: the best a binary tree can do" if name == "oracle" else name
+        shown = "oracle: the best possible binary tree" if name == "oracle" else name
         table.add_row(shown, *_scores(row["against_lists"]), _percent(row["against_lists"]["merged"]["recall"]))
     print_table(table)
 

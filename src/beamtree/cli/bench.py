@@ -1,8 +1,8 @@
-"""`beamtree bench`: the engines beside the reference, and tables of all encoders."""
+"""`beamtree bench`: measure the engines against the reference, and tables of all encoders."""
 
-# ruff: noqa: B006 (typer takes the default of a repeatable option as a list, which is never changed)
+# ruff: noqa: B006 (typer takes the default of a repeatable option as a list, which is never modified)
 
-# Imports of PyTorch are inside functions: help must not wait for them.
+# PyTorch is imported inside functions, so that help is fast.
 import itertools
 import json
 from collections.abc import Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import beamtree.bench.measure
 
 EXAMPLE = (
-    "Examples: every engine on long inputs, one at a time; the fastest alone; the paper's efficiency table; a curve "
+    "Examples: all engines on long inputs, with batch size 1; only the fastest; the paper's efficiency table; a curve "
     "over lengths\n\n"
     "  beamtree bench -e bt-grc -e bt-grc-onesoft -n 200 -n 500 -b 1\n\n"
     "  beamtree bench -e ebt-grc -n 950 -b 1 --dim 128 --engine auto --no-reference\n\n"
@@ -50,13 +50,13 @@ def bench_command(
         typer.Option(
             metavar="speed|batched|scaling",
             rich_help_panel=TABLES,
-            help="speed: the paper's efficiency table, its figures beside ours. batched: 128 samples at once. "
+            help="speed: the paper's efficiency table, next to its figures. batched: 128 samples at once. "
             "scaling: lengths from 256 to 16,384.",
         ),
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(rich_help_panel=TABLES, help="Draw the table scaling into this .png, .svg or .pdf."),
+        typer.Option(rich_help_panel=TABLES, help="Plot the table scaling to this .png, .svg or .pdf file."),
     ] = None,
     lengths: Annotated[
         list[int], typer.Option("--length", "-n", help="Length N of the inputs; repeatable.", show_default="200")
@@ -75,15 +75,13 @@ def bench_command(
     ] = [],
     reference: Annotated[
         bool,
-        typer.Option(
-            "--reference/--no-reference", rich_help_panel=MEASUREMENT, help="Run the reference beside other engines."
-        ),
+        typer.Option("--reference/--no-reference", rich_help_panel=MEASUREMENT, help="Also run the reference engine."),
     ] = True,
     dim: Annotated[
         int | None, typer.Option(help="Width D of inputs and states.", show_default="64; 128 in a table")
     ] = None,
     beam_size: Annotated[int | None, typer.Option("--beam", help="Number of beams K.", show_default="5")] = None,
-    dropout: Annotated[float, typer.Option(help="Dropout inside the cell, in training.")] = 0.1,
+    dropout: Annotated[float, typer.Option(help="Dropout inside the cell during training.")] = 0.1,
     device: Annotated[
         str, typer.Option(rich_help_panel=MEASUREMENT, metavar="auto|cpu|cuda", help="Where to measure.")
     ] = "auto",
@@ -100,25 +98,26 @@ def bench_command(
         typer.Option(rich_help_panel=MEASUREMENT, help="Number of CPU threads.", show_default="PyTorch's choice"),
     ] = None,
     repeats: Annotated[
-        int, typer.Option(rich_help_panel=MEASUREMENT, help="Passes to take the median of; fewer beyond 10 s.")
+        int,
+        typer.Option(
+            rich_help_panel=MEASUREMENT, help="Number of passes, whose median is reported; fewer beyond 10 s."
+        ),
     ] = 5,
     limit: Annotated[
         float | None,
-        typer.Option(
-            rich_help_panel=TABLES, help="Maximum time of a line of the table, in seconds.", show_default="60"
-        ),
+        typer.Option(rich_help_panel=TABLES, help="Maximum time per row of the table, in seconds.", show_default="60"),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of weights, inputs and noise.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Measure time and memory of the engines, each beside the reference.
+    """Measure time and memory of the engines, and compare them with the reference.
 
     A training step is the forward and backward pass of an encoder over B random inputs of length N; inference is the
-    forward pass alone. "Saved for backward" is what autograd holds between the two passes, "peak memory" that of a
-    training step.
+    forward pass only. "Saved for backward" is the memory that autograd holds between the two passes, "peak memory"
+    that of a training step.
 
-    --table measures all encoders, or those given, on the fastest engine with D 128 and K 5, at lengths and a batch size
-    of its own, and skips what is likely to take longer than the limit.
+    --table measures all encoders, or those given, on the fastest engine with D 128 and K 5, at fixed lengths and batch
+    size. It skips measurements that are likely to take longer than the limit.
     """
     import torch
 
@@ -134,19 +133,21 @@ def bench_command(
     run: Callable[..., list[bench.Result]]
     if table is None:
         if limit is not None:
-            raise ValueError("--limit is for a --table: add one, or leave it out")
+            raise ValueError("--limit requires --table: add --table, or leave out --limit")
         common |= {key: value for key, value in (("dim", dim), ("beam_size", beam_size)) if value is not None}
         common["reference"] = reference
         cases = bench.grid(names or ["bt-grc"], lengths or [200], batch_sizes or [4], engines or None, **common)
         run = partial(bench.run, cases, repeats=repeats)
     else:
-        check_alone(table, engines, {"--length": lengths, "--batch": batch_sizes, "--dim": dim, "--beam": beam_size})
+        check_table_options(
+            table, engines, {"--length": lengths, "--batch": batch_sizes, "--dim": dim, "--beam": beam_size}
+        )
         cases = bench_tables.cases(table, names or None, *engines, **common)
         limit = bench_tables.LIMIT if limit is None else limit
         run = partial(bench_tables.run, cases, repeats=repeats, limit=limit)
     if plot is not None:
         if table != "scaling":
-            raise ValueError("--plot draws the curves of --table scaling: add that")
+            raise ValueError("--plot requires --table scaling: add it")
         check_plot(plot)
 
     results, interrupted = run_with_bar(cases, run)
@@ -174,22 +175,24 @@ def bench_command(
         raise typer.Exit(INTERRUPTED)
 
 
-def check_alone(table: str, engines: list[str], fixed: dict[str, list[int] | int | None]) -> None:
-    """A table has one engine, and lengths and sizes of its own."""
+def check_table_options(table: str, engines: list[str], fixed: dict[str, list[int] | int | None]) -> None:
+    """Raise a `ValueError` for options that --table fixes, and for several engines."""
     from beamtree.bench import tables as bench_tables
 
     check_choice("table", table, tuple(bench_tables.TABLES))
     for option, value in fixed.items():
         if value not in (None, []):
-            raise ValueError(f"{option} does not go with --table {table}, which has its own: leave one of them out")
+            raise ValueError(
+                f"{option} cannot be combined with --table {table}, which has fixed sizes: leave out one of them"
+            )
     if len(engines) > 1:
-        raise ValueError(f"--table {table} has one --engine, not {len(engines)}: {', '.join(engines)}")
+        raise ValueError(f"--table {table} takes one --engine, not {len(engines)}: {', '.join(engines)}")
 
 
 def run_with_bar(
     cases: "list[beamtree.bench.measure.Case]", run: "Callable[..., list[beamtree.bench.measure.Result]]"
 ) -> "tuple[list[beamtree.bench.measure.Result], bool]":
-    """The results, all or those until Ctrl-C, and whether that came. `run` takes the progress to report."""
+    """Run with a progress bar. Returns the results so far, and whether Ctrl-C interrupted the measurement."""
     results: list[beamtree.bench.measure.Result] = []
     with progress_bar() as bar:
         task = bar.add_task("", total=len(cases))
@@ -253,7 +256,7 @@ def encoders_table(
     columns: tuple[str, ...],
     figures: "Callable[[beamtree.bench.measure.Result], tuple[str, ...]]",
 ) -> Table:
-    """A section for each encoder, a row for each length."""
+    """A table with a section per encoder and a row per length."""
     notes = ["note"] if any(result.note for result in results) else []
     table = make_table("encoder", "length", *columns, *notes, left=("encoder", "note"))
     for name, rows in itertools.groupby(results, key=lambda result: result.case.encoder):
@@ -269,7 +272,7 @@ def plain_figures(result: "beamtree.bench.measure.Result") -> tuple[str, ...]:
 
 
 def speed_figures(result: "beamtree.bench.measure.Result") -> tuple[str, ...]:
-    """Ours, and those of the paper beside them."""
+    """Our figures, each followed by the paper's."""
     from beamtree.bench import measure as bench
     from beamtree.bench import tables as bench_tables
 

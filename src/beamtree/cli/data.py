@@ -1,8 +1,8 @@
-"""`beamtree data`: what there is, where it comes from, what it looks like, and ListOps of any kind."""
+"""`beamtree data`: list, download and inspect data sets, and generate ListOps."""
 
-# ruff: noqa: B006 (typer takes the default of a repeatable option as a list, which is never changed)
+# ruff: noqa: B006 (typer takes the default of a repeatable option as a list, which is never modified)
 
-# Imports of PyTorch and NumPy are inside functions: help must not wait for them.
+# PyTorch and NumPy are imported inside functions, so that help is fast.
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     import beamtree.data.task
 
 app = typer.Typer(
-    cls=Group, add_completion=False, rich_markup_mode="rich", help="Get, make and look at the data of the tasks."
+    cls=Group,
+    add_completion=False,
+    rich_markup_mode="rich",
+    help="Download, generate and inspect the data of the tasks.",
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
@@ -42,7 +45,7 @@ def list_command(as_json: AsJson = False) -> None:
     """List the tasks, and whether their original files are available."""
     from beamtree.data.loading import TASKS
 
-    rows = [{"name": task.name, "splits": len(task.columns), **_standing(task)} for task in TASKS.values()]
+    rows = [{"name": task.name, "splits": len(task.columns), **_availability(task)} for task in TASKS.values()]
     if as_json:
         typer.echo(json.dumps([{**row, "about": TASKS[row["name"]].about} for row in rows], indent=2))
         return
@@ -50,18 +53,18 @@ def list_command(as_json: AsJson = False) -> None:
     for row, task in zip(rows, TASKS.values(), strict=True):
         table.add_row(task.name, str(row["splits"]), str(len(task.labels)), row["data"], task.about)
     print_table(table)
-    typer.echo("\n'beamtree data show TASK' counts its samples; 'beamtree data get TASK' downloads what is missing.")
+    typer.echo("\n'beamtree data show TASK' counts its samples; 'beamtree data get TASK' downloads missing files.")
 
 
-def _standing(task: "beamtree.data.task.Task") -> dict[str, Any]:
+def _availability(task: "beamtree.data.task.Task") -> dict[str, Any]:
     from beamtree.data.loading import Data
 
     data = Data(task, {})
     if not any(part.sources for part in task.parts):
         return {"data": "generated", "missing": []}
     missing = [split for split in data if data.missing(split)]
-    here = "missing" if len(missing) == len(data.splits) else "in part" if missing else "here"
-    return {"data": here, "missing": missing}
+    state = "missing" if len(missing) == len(data.splits) else "in part" if missing else "here"
+    return {"data": state, "missing": missing}
 
 
 @app.command(
@@ -83,9 +86,9 @@ def show_command(
     examples: Annotated[int, typer.Option(help="Number of samples of each split to print.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Count the samples of a task: lengths, labels, and an example with its gold tree.
+    """Show statistics of a task: numbers of samples, lengths and labels, and an example with its gold tree.
 
-    A split is prepared when it is first used, and cached from then on.
+    A split is prepared when it is first used, and cached.
     """
     check_integer("examples", examples, at_least=0)
     from beamtree.data.loading import load
@@ -140,17 +143,17 @@ def _print_splits(data: "beamtree.data.loading.Data", found: dict[str, dict[str,
         if "missing" in row:
             table.add_row(split, "missing", published, *["–"] * 4, row["about"])
         else:
-            numbers = [f"{row['lengths'][key]:g}" for key in ("min", "median", "mean", "max")]
-            table.add_row(split, f"{row['samples']:,}", published, *numbers, row["about"])
+            statistics = [f"{row['lengths'][key]:g}" for key in ("min", "median", "mean", "max")]
+            table.add_row(split, f"{row['samples']:,}", published, *statistics, row["about"])
     print_table(table)
-    there = {split: row for split, row in found.items() if "missing" not in row}
-    if there:
+    available = {split: row for split, row in found.items() if "missing" not in row}
+    if available:
         typer.echo()
         shares = make_table("labels, %", *data.labels, left=("labels, %",))
-        for split, row in there.items():
+        for split, row in available.items():
             shares.add_row(split, *(f"{100 * row['labels'][label] / row['samples']:.1f}" for label in data.labels))
         print_table(shares)
-    for split, row in there.items():
+    for split, row in available.items():
         for example in row["examples"]:
             typer.echo(f"\n{split}: {example['label']}")
             for key in ("text", "tree", "second", "second_tree"):
@@ -177,13 +180,13 @@ def get_command(
     origin: Annotated[
         Path | None,
         typer.Option(
-            "--data-dir", help="Folder with original files: copy them instead of downloading.", show_default=False
+            "--data-dir", help="Copy original files from this folder instead of downloading them.", show_default=False
         ),
     ] = None,
 ) -> None:
-    """Get the original files of a task: download them from their authors' addresses, or copy them from a folder.
+    """Get the original files of a task: download them from the authors' servers, or copy them from a folder.
 
-    An interrupted download is resumed by the next call.
+    Rerun the command to resume an interrupted download.
     """
     from beamtree.data.raw import copy_to, download_folder, find
 
@@ -205,7 +208,7 @@ def _sources(name: str) -> "list[beamtree.data.raw.Source]":
     if not names and name in SOURCES:
         names = {name: None}
     if not names and task:
-        raise ValueError(f"{name} is generated: there is nothing to get, 'beamtree data show {name}' makes it")
+        raise ValueError(f"{name} is generated, not downloaded: use 'beamtree data show {name}'")
     if not names:
         raise ValueError(unknown("task or source", name, dict.fromkeys((*TASKS, *SOURCES))))
     return [SOURCES[source] for source in names]
@@ -231,7 +234,7 @@ def _download_line(task: Task) -> str:
     return f"{task.description}: {memory(int(task.completed))}{total}"
 
 
-make_app = typer.Typer(cls=Group, rich_markup_mode="rich", help="Write data of your own parameters.")
+make_app = typer.Typer(cls=Group, rich_markup_mode="rich", help="Generate data with your own parameters.")
 app.add_typer(make_app, name="make")
 
 
@@ -252,17 +255,19 @@ def _list_presets(wanted: bool) -> bool:
 )
 def make_listops(
     preset: Annotated[
-        str, typer.Argument(metavar="PRESET", help="Parameters of a split, as d20s-train or 900-1000; see --list.")
+        str, typer.Argument(metavar="PRESET", help="Parameters of a split, such as d20s-train or 900-1000; see --list.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write; compressed if it ends in .xz.")],
-    seed: Annotated[int, typer.Option(help="Seed; it determines the file on any machine.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed; the file is the same on all machines.")] = 0,
     count: Annotated[int | None, typer.Option(help="Number of expressions.")] = None,
     operator_probability: Annotated[
-        float | None, typer.Option(help="Probability of a list where a digit is possible.")
+        float | None, typer.Option(help="Probability of a list instead of a digit.")
     ] = None,
     min_args: Annotated[int | None, typer.Option(help="Minimum number of arguments of a list.")] = None,
     max_args: Annotated[int | None, typer.Option(help="Maximum number of arguments of a list.")] = None,
-    max_depth: Annotated[int | None, typer.Option(help="Depth of the grammar, at which there are only digits.")] = None,
+    max_depth: Annotated[
+        int | None, typer.Option(help="Depth of the grammar at which only digits are generated.")
+    ] = None,
     min_length: Annotated[int | None, typer.Option(help="Minimum length in tokens.")] = None,
     max_length: Annotated[int | None, typer.Option(help="Maximum length in tokens.")] = None,
     min_nesting: Annotated[int | None, typer.Option(help="Minimum nesting of lists in lists.")] = None,
@@ -278,9 +283,9 @@ def make_listops(
         bool, typer.Option("--list", callback=_list_presets, is_eager=True, help="List the presets.")
     ] = False,
 ) -> None:
-    """Write a file of ListOps: a split of the paper, or one with other parameters.
+    """Generate a ListOps file: a split of the paper, or one with other parameters.
 
-    Parameters that are not given are those of the preset.
+    The preset determines all parameters that are not given.
     """
     from beamtree.data.tasks import listops
 
@@ -293,13 +298,13 @@ def make_listops(
     }
     changed = {key: value for key, value in given.items() if value is not None}
     spec = listops.preset(preset)
-    if spec.pool is not None and changed:  # a part of a pool is what it is; with other parameters it is drawn alone
+    if spec.pool is not None and changed:  # with other parameters, the split is not sampled as a part of a pool
         spec = replace(
             spec, pool=None, pool_part=(0, 0), kept_length=None, max_length=spec.kept_length or spec.max_length
         )
     spec = replace(spec, **changed)
     if not out.parent.is_dir():
-        raise ValueError(f"{out}: there is no folder {out.parent}: make it first")
+        raise ValueError(f"{out}: the folder {out.parent} does not exist: create it first")
     with named_bars() as bar:
         excluded = [example for path in exclude for example in listops.read(_existing(path))]
         found = listops.generate(spec, seed, excluded, lambda done: bar("expressions", done, spec.pool or spec.count))
@@ -309,7 +314,7 @@ def make_listops(
 
 @app.command("cache", cls=Command, epilog="Example:\n\n  beamtree data cache --clear")
 def cache_command(
-    clear: Annotated[bool, typer.Option("--clear", help="Remove the prepared data; original files stay.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove the prepared data; keep original files.")] = False,
 ) -> None:
     """List the prepared data in the cache, or remove it."""
     from beamtree.data import cache
@@ -335,5 +340,5 @@ def _text(value: object) -> str:
 
 def _existing(path: Path) -> Path:
     if not path.is_file():
-        raise ValueError(f"{path}: there is no such file")
+        raise ValueError(f"{path}: the file does not exist")
     return path

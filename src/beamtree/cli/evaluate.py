@@ -2,7 +2,7 @@
 
 # ruff: noqa: B006 (typer takes the default of a repeatable option as a list, which is never modified)
 
-# Imports of PyTorch are inside functions: help must not wait for them.
+# PyTorch is imported inside functions, so that help is fast.
 import json
 import warnings
 from collections.abc import Callable, Iterator
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     import beamtree.models.pretrained
 
 EXAMPLE = (
-    "Examples: all test splits of the model's task; the first hundred samples of one, with a plot; test splits drawn "
-    "with another seed; your own file\n\n"
+    "Examples: all test splits of the model's task; the first 100 samples of one split, with a plot; test splits "
+    "generated with another seed; your own file\n\n"
     "  beamtree evaluate listops-bt-grc\n\n"
     "  beamtree evaluate runs/listops/bt-grc-seed0 --split 900-1000 --limit 100 --plot accuracy.svg\n\n"
     "  beamtree evaluate listops-bt-grc --set data.options.seed=1\n\n"
     "  beamtree evaluate listops-bt-grc --data expressions.tsv --confusion"
 )
-OPTIONS = "data.options."  # start of the keys that --set changes, where a model is applied to data
-_LONGEST_LABEL = 12  # characters of a label in the confusion matrix
+OPTIONS = "data.options."  # prefix of the keys that --set accepts in commands that apply a model to data
+_LONGEST_LABEL = 12  # maximum number of characters of a label in the confusion matrix
 
 # The options that select the data, shared by the commands that apply a model to data.
 SplitsOption = Annotated[
@@ -48,7 +48,7 @@ DataOption = Annotated[
 SettingsOption = Annotated[
     list[str],
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Change an option of the data, as data.options.seed=1; repeatable."
+        "--set", metavar="KEY=VALUE", help="Change an option of the data, such as data.options.seed=1; repeatable."
     ),
 ]
 RootsOption = Annotated[
@@ -62,9 +62,9 @@ DeviceOption = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda", 
 
 
 def evaluate_command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run's folder, a shipped model, or a hub id.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The folder of a run, a shipped model, or a hub id.")],
     splits: SplitsOption = [],
-    own: DataOption = None,
+    data_name: DataOption = None,
     settings: SettingsOption = [],
     roots: RootsOption = [],
     limit: LimitOption = None,
@@ -72,16 +72,18 @@ def evaluate_command(
         int | None, typer.Option(help="Maximum batch size; smaller for long inputs.", show_default="256")
     ] = None,
     device: DeviceOption = "auto",
-    plot: Annotated[Path | None, typer.Option(help="Draw accuracy over length into this .png, .svg or .pdf.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Plot accuracy over length to this .png, .svg or .pdf file.")
+    ] = None,
     confusion: Annotated[bool, typer.Option("--confusion", help="Print the confusion matrix of each split.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Measure the accuracy of a model: overall, by length, and for ListOps by depth.
 
-    Accuracies are in per cent, with a 95 % Wilson interval; so are macro-F1, the mean of the F1 scores of all labels,
-    and ECE, the expected calibration error over 15 bins. Without --split, the test splits of the model's recipe are
-    evaluated, or all splits of its task except train and dev. Splits whose original files are missing are listed. In
-    a confusion matrix, rows are labels and columns predictions.
+    Accuracy (with a 95 % Wilson interval), macro-F1 (the mean of the F1 scores of all labels) and ECE (the expected
+    calibration error over 15 bins) are in per cent. Without --split, the test splits of the model's recipe are
+    evaluated, or all splits of its task except train and dev. Splits whose original files are missing are listed. In a
+    confusion matrix, rows are labels and columns are predictions.
     """
     require("train", "beamtree evaluate")
     if plot is not None:
@@ -97,12 +99,12 @@ def evaluate_command(
 
     trained = pretrained.load(model, place)
     config = trained.config
-    most = evaluation.MAX_SAMPLES if batch_size is None else batch_size
+    max_samples = evaluation.MAX_SAMPLES if batch_size is None else batch_size
     found: dict[str, evaluation.Evaluation] = {}
     totals: dict[str, int] = {}
     interrupted = False
     with named_bars() as bar, warning_lines():
-        data, wanted, missing = choose_data(trained, splits, own, settings, roots, bar)
+        data, wanted, missing = choose_data(trained, splits, data_name, settings, roots, bar)
         try:
             for split in wanted:
                 if split not in missing:
@@ -110,7 +112,7 @@ def evaluate_command(
                     samples = data[split]
                     totals[split] = len(samples)
                     found[split] = evaluation.evaluate(
-                        trained, first_samples(samples, limit), max_samples=most, progress=show
+                        trained, first_samples(samples, limit), max_samples=max_samples, progress=show
                     )
         except KeyboardInterrupt:
             interrupted = True
@@ -133,7 +135,7 @@ def evaluate_command(
 
 
 def first_samples(split: "beamtree.data.split.Split", limit: int | None) -> "beamtree.data.split.Split":
-    """The first `limit` samples of a split; None: all."""
+    """The first `limit` samples of a split, or all if `limit` is None."""
     if limit is None or limit >= len(split):
         return split
     return type(split).from_samples(islice(split, limit), split.label_names, split.gold, split.values)
@@ -142,14 +144,14 @@ def first_samples(split: "beamtree.data.split.Split", limit: int | None) -> "bea
 def choose_data(
     model: "beamtree.models.pretrained.Pretrained",
     splits: list[str],
-    own: str | None,
+    data_name: str | None,
     settings: list[str],
     roots: list[Path],
     progress: Callable[[str, int, int | None], None],
 ) -> "tuple[beamtree.data.loading.Data, list[str], dict[str, str]]":
-    """The data that the options select for a model, the splits to evaluate, and why some of them are missing."""
-    data = _data(model, own, data_options(settings), roots, progress)
-    wanted = _wanted(data, splits, () if own else model.config.tests)
+    """The data that the options select, the splits to evaluate, and a message for each split that is missing."""
+    data = _data(model, data_name, data_options(settings), roots, progress)
+    wanted = _wanted(data, splits, () if data_name else model.config.tests)
     missing = {split: message for split in wanted if (message := data.missing(split))}
     if len(missing) == len(wanted) or (splits and missing):
         raise ValueError(f"{', '.join(missing)}: {next(iter(missing.values()))}")
@@ -157,32 +159,32 @@ def choose_data(
 
 
 def data_options(settings: list[str]) -> dict[str, Any]:
-    """['data.options.seed=1'] → {'seed': 1}; any other setting is refused."""
+    """Parse ['data.options.seed=1'] to {'seed': 1}. Raises a `ValueError` for other settings."""
     changes = import_recipes("--set").parse_changes(settings) if settings else {}
     for key in changes:
         if not key.removeprefix(OPTIONS) or not key.startswith(OPTIONS):
-            raise ValueError(f"--set {OPTIONS}KEY=VALUE changes an option of the data here, not {key!r}")
+            raise ValueError(f"--set {key}: only options of the data can be changed here, as {OPTIONS}KEY=VALUE")
     return {key.removeprefix(OPTIONS): value for key, value in changes.items()}
 
 
 def _data(
     model: "beamtree.models.pretrained.Pretrained",
-    own: str | None,
+    data_name: str | None,
     changes: dict[str, Any],
     roots: list[Path],
     progress: Callable[[str, int, int | None], None],
 ) -> "beamtree.data.loading.Data":
-    """The data of the model's task, with the options that it was trained with, or the user's own data."""
+    """The data of the model's task, with the options that it was trained with, or the data `data_name`."""
     from beamtree.data.loading import TASKS, load
 
     config = model.config
-    name = config.task if own is None else own
+    name = config.task if data_name is None else data_name
     options: dict[str, Any] = dict(config.data_options)
-    if own in TASKS:
+    if data_name in TASKS:
         options = {}
-    elif own is not None:  # tokens of a formal language are separated by spaces
+    elif data_name is not None:  # tokens of a formal language are separated by spaces
         options = {"tokenizer": options.get("tokenizer", "spaces" if config.closed_vocabulary else "words")}
-    if model.tokenizer is not None and name not in TASKS:  # the configuration only says of which kind it is
+    if model.tokenizer is not None and name not in TASKS:  # the config only names its kind
         options["tokenizer"] = model.tokenizer
     return load(name, None, roots=roots or None, progress=progress, **{**options, **changes})
 
@@ -190,7 +192,7 @@ def _data(
 def _wanted(data: "beamtree.data.loading.Data", splits: list[str], tests: tuple[str, ...]) -> list[str]:
     chosen = splits or tests or [split for split in data if split not in ("train", "dev")]
     if not chosen:
-        raise ValueError(f"{data.name} has no split for tests: choose one of {', '.join(data)} with --split")
+        raise ValueError(f"{data.name} has no test split: choose one of {', '.join(data)} with --split")
     return list(dict.fromkeys(data.task.part(split)[1].name for split in chosen))
 
 
@@ -216,7 +218,7 @@ def _print(report: dict[str, Any], confusion: bool) -> None:
 
 
 def count_text(count: int, total: int) -> str:
-    """A text such as '100', or 'the first 100 of 2,000'."""
+    """Format a count as '100', or as 'the first 100 of 2,000'."""
     return f"{count:,}" if count == total else f"the first {count:,} of {total:,}"
 
 
@@ -227,7 +229,7 @@ def data_line(report: dict[str, Any]) -> str:
 
 
 def print_missing(missing: dict[str, str]) -> None:
-    """Print one line per reason, with the splits that are missing for it."""
+    """Print one line per reason, with the missing splits."""
     by_message: dict[str, list[str]] = {}
     for split, message in missing.items():
         by_message.setdefault(message, []).append(split)

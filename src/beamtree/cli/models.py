@@ -1,6 +1,6 @@
-"""`beamtree models`: what there is to load and to train, models, encoders and recipes. Also `beamtree train --list`."""
+"""`beamtree models`: list models, encoders and recipes. Also implements `beamtree train --list`."""
 
-# Imports of PyTorch are inside functions: help must not wait for them.
+# PyTorch is imported inside functions, so that help is fast.
 import inspect
 import json
 import re
@@ -13,34 +13,34 @@ from beamtree.utils.extras import require
 from beamtree.utils.terminal import make_table, print_table
 
 EXAMPLE = (
-    "Examples: everything; one encoder with its options\n\n"
+    "Examples: all models, encoders and recipes; one encoder with its options; the list as JSON\n\n"
     "  beamtree models\n\n"
     "  beamtree models bt-grc\n\n"
     "  beamtree models --json"
 )
-DIM = 128  # at which parameters are counted: the paper's for ListOps
-COUNTED = ("listops", "listops-dg")  # recipes whose options they are counted with; the first has no setting for NDR
-LETTERS = "N words, width D, K beams or samples (1 in gumbel-tree); other names are options"
+DIM = 128  # at which parameters are counted; the paper uses it for ListOps
+COUNTED = ("listops", "listops-dg")  # recipes with whose options they are counted; the first one lacks NDR
+LETTERS = "N tokens, width D, K beams or samples (1 in gumbel-tree); other names are options"
 
 
 def models_command(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One encoder, with its options, or one of the models.")
+        str | None, typer.Argument(metavar="NAME", help="An encoder or a shipped model to describe.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """List the models that come with beamtree, its encoders and its recipes.
+    """List the shipped models, the encoders and the recipes.
 
-    Parameters are counted at dim 128 with the options of the recipe for ListOps. The cost is that of one input while
-    training: calls of the cell, sequential steps, and, up to a constant factor, numbers saved for the backward pass.
+    Parameters are counted at dim 128 with the options of the recipe for ListOps. The cost is that of one input during
+    training: calls of the cell, sequential steps, and, up to a constant factor, values saved for the backward pass.
     """
     from beamtree.models import pretrained
     from beamtree.nn.encoders import encoders
 
-    trained, note = _recipes_or_note()
+    recipes, note = _recipes_or_note()
     if name is not None:
         is_model = name in pretrained.shipped()
-        row = _model(name) if is_model else _encoder(name, trained)
+        row = _model(name) if is_model else _encoder(name, recipes)
         if as_json:
             typer.echo(json.dumps(row, indent=2, ensure_ascii=False))
         elif is_model:
@@ -49,9 +49,9 @@ def models_command(
             _print_encoder(row)
         return
     shipped = [_model(each) for each in pretrained.shipped()]
-    known = {each: _encoder(each, trained) for each in encoders()}
+    known = {each: _encoder(each, recipes) for each in encoders()}
     if as_json:
-        report = {"models": shipped, "encoders": known, "recipes": trained}
+        report = {"models": shipped, "encoders": known, "recipes": recipes}
         typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
         return
     if shipped:
@@ -66,7 +66,7 @@ def models_command(
     for row in known.values():
         table.add_row(row["name"], f"{row['parameters']:,}", *row["cost"].values(), row["paper"])
     print_table(table)
-    typer.echo(f"\n{LETTERS}.\n'beamtree models NAME' tells more of a model or an encoder.\n")
+    typer.echo(f"\n{LETTERS}.\n'beamtree models NAME' describes a model or an encoder.\n")
     if note:
         typer.echo(note)
     else:
@@ -74,26 +74,28 @@ def models_command(
 
 
 def list_recipes() -> None:
-    """Print the recipes, their default encoders, and the number of encoders that they have settings for."""
+    """Print the recipes with their default encoders and the number of encoders that they have settings for."""
     table = make_table("recipe", "encoder", "of", "about", left=("recipe", "encoder", "about"))
     for row in _recipes():
         table.add_row(row["name"], row["encoder"], str(len(row["encoders"])), row["about"])
     print_table(table)
-    typer.echo("\n'beamtree train RECIPE' trains one; --encoder takes another encoder ('beamtree models' lists them).")
+    typer.echo(
+        "\n'beamtree train RECIPE' trains a model; --encoder selects another encoder ('beamtree models' lists them)."
+    )
 
 
-def _encoder(name: str, trained: list[dict[str, Any]]) -> dict[str, Any]:
-    """All there is to know of an encoder; `trained` are the recipes."""
+def _encoder(name: str, recipe_rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The description of an encoder. `recipe_rows` are those of `_recipes`."""
     import torch
 
     from beamtree.nn.encoders import defaults, encoder
 
     options = defaults(name)  # raises for an unknown name
-    known = [recipe["name"] for recipe in trained if name in recipe["encoders"]]
+    known = [recipe["name"] for recipe in recipe_rows if name in recipe["encoders"]]
     counted = next((recipe for recipe in COUNTED if recipe in known), None)
     recipes = None if counted is None else import_recipes("the list of recipes")
     given = {} if recipes is None else recipes.load(counted, name).encoder.options
-    with torch.device("meta"):  # takes no memory
+    with torch.device("meta"):  # allocates no memory
         made: Any = encoder(name, dim=DIM, **given)
     return {
         "name": name,
@@ -109,7 +111,7 @@ def _encoder(name: str, trained: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def explanations(kind: type) -> dict[str, str]:
-    """What each argument of a class is, from the section "Args:" of the docstring of its constructor."""
+    """The description of each argument of a class, from the section "Args:" of the docstring of its constructor."""
     text = inspect.getdoc(kind.__init__) or ""  # type: ignore[misc]
     section = re.search(r"^Args:\n((?: .*\n?|\n)*)", text, re.MULTILINE)
     if section is None:
@@ -120,10 +122,10 @@ def explanations(kind: type) -> dict[str, str]:
 
 def _print_encoder(row: dict[str, Any]) -> None:
     recipe = row["counted"]["recipe"]
-    how = "its defaults" if recipe is None else f"the options of the recipe {recipe}"
+    options = "its default options" if recipe is None else f"the options of the recipe {recipe}"
     lines = {
         "paper": row["paper"],
-        "parameters": f"{row['parameters']:,} at dim {DIM}, with {how}",
+        "parameters": f"{row['parameters']:,} at dim {DIM}, with {options}",
         **row["cost"],
         "recipes": ", ".join(row["recipes"]) or "none",
     }
@@ -139,18 +141,18 @@ def _print_encoder(row: dict[str, Any]) -> None:
 
 
 def _print_model(row: dict[str, Any]) -> None:
-    typer.echo(f"{row['name']}: {row['encoder']}, trained by the recipe {row['recipe']}\n")
+    typer.echo(f"{row['name']}: {row['encoder']}, trained with the recipe {row['recipe']}\n")
     table = make_table("split", "accuracy", left=("split",))
     for split, accuracy in row["accuracies"].items():
         table.add_row(split, f"{100 * accuracy:.2f} %")
     if row["accuracies"]:
         print_table(table)
         typer.echo()
-    typer.echo(f"beamtree.load({row['name']!r}), or: beamtree parse {row['name']} TEXT")
+    typer.echo(f"load it with beamtree.load({row['name']!r}), or: beamtree parse {row['name']} TEXT")
 
 
 def import_recipes(purpose: str) -> Any:
-    """The module of the recipes. Where a package for it is missing, the error says what to install."""
+    """Import the module of the recipes. If a package is missing, the error message says what to install."""
     try:
         from beamtree.runs import recipes
     except ModuleNotFoundError:
@@ -160,7 +162,7 @@ def import_recipes(purpose: str) -> Any:
 
 
 def _recipes_or_note() -> tuple[list[dict[str, Any]], str]:
-    """The recipes, or none and a line about the packages that they need."""
+    """The recipes and an empty note; or, if a package is missing, no recipes and a note about it."""
     try:
         import_recipes("the list of recipes")
     except ValueError as error:
@@ -182,7 +184,7 @@ def _recipes() -> list[dict[str, Any]]:
 
 
 def _model(name: str) -> dict[str, Any]:
-    """What is known of a model that comes with the package, without its weights."""
+    """The description of a shipped model, read without loading its weights."""
     from beamtree.models import pretrained, storage
 
     folder = pretrained.shipped_folder(name)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 View = Literal["drawing", "ascii", "brackets", "json", "ptb"]
 T = TypeVar("T")
 
-_MAX_PAGE_TEXTS = 1000  # that a browser can handle
+_MAX_PAGE_TEXTS = 1000  # more would be too slow in a browser
 
 
 class DrawingOptions(NamedTuple):
@@ -41,7 +41,7 @@ class DrawingOptions(NamedTuple):
 
     @classmethod
     def checked(cls, top: int, orientation: str, theme: str, fonts: str, tree_only: bool) -> "DrawingOptions":
-        """Options from the command line, which may be invalid."""
+        """Create options from the command line. Raises a `ValueError` if one is invalid."""
         from beamtree.trees.drawing.layout import ORIENTATIONS
         from beamtree.trees.drawing.svg import FONTS
 
@@ -52,11 +52,11 @@ class DrawingOptions(NamedTuple):
 
 
 class Printer:
-    """Answers on standard output."""
+    """Prints answers to standard output."""
 
     def __init__(self, model: str, view: View, options: DrawingOptions) -> None:
         self.model, self.view, self.options = model, view, options
-        self.stream = sys.stdout  # of now: a progress bar replaces it
+        self.stream = sys.stdout  # stored now, since a progress bar replaces it
         self.encoding = self.stream.encoding or "utf-8"
         self.console = Console(file=self.stream, highlight=False)
         if view == "drawing" and not self.encoding.lower().startswith("utf"):
@@ -74,13 +74,13 @@ class Printer:
                 text = self._drawing(answer)
         if number > 1 and self.view not in ("json", "ptb"):
             text = f"\n\n{text}"
-        # Bytes of an argument that are not UTF-8, and characters that the terminal lacks, are escaped.
+        # Escape bytes of an argument that are not UTF-8, and characters that the terminal cannot encode.
         typer.echo(text.encode(self.encoding, "backslashreplace").decode(self.encoding), file=self.stream)
 
     def _json(self, answer: "beamtree.models.answers.Answer") -> str:
         from beamtree.models.answers import as_json
 
-        # Escapes of other encodings would not be JSON.
+        # The escapes of `add` for other encodings would not be valid JSON.
         ensure_ascii = not self.encoding.lower().startswith("utf")
         return json.dumps(as_json(answer, self.model, self.options.top), ensure_ascii=ensure_ascii)
 
@@ -97,7 +97,7 @@ class Printer:
         return "\n\n".join(blocks)
 
     def _drawing(self, answer: "beamtree.models.answers.Answer") -> str:
-        """With colours if standard output is a terminal."""
+        """Draw the trees, in colour if standard output is a terminal."""
         from beamtree.trees.drawing import rich_beams
 
         top, orientation, _, _, tree_only = self.options
@@ -117,7 +117,7 @@ class Printer:
 
 
 class DrawingFiles:
-    """A drawing of each answer: in a file for one, in a folder for any number."""
+    """Writes a drawing of each answer: to a file for a single answer, or to a folder."""
 
     def __init__(self, out: Path, ending: str, options: DrawingOptions) -> None:
         self.out, self.ending, self.options, self.count = out, ending, options, 0
@@ -132,14 +132,16 @@ class DrawingFiles:
             raise ValueError(f"{str(out)!r} must end in {ending}, or be a folder")
 
     def check(self, lines: Iterator[T]) -> Iterator[T]:
-        """The same lines, after a check that there is a file for each of them."""
+        """Return the same lines. Raises a `ValueError` if there are several lines but only one file."""
         if not self.is_single:
             with writing(self.out):
                 self.out.mkdir(parents=True, exist_ok=True)
             return lines
         first = list(islice(lines, 2))
         if len(first) > 1:
-            raise ValueError(f"{str(self.out)!r} is one file and there are several texts: give the name of a folder")
+            raise ValueError(
+                f"{str(self.out)!r} is a single file, but there are several texts: give the name of a folder"
+            )
         return chain(first, lines)
 
     def add(self, answer: "beamtree.models.answers.Answer", number: int) -> None:
@@ -151,7 +153,7 @@ class DrawingFiles:
         self.count = number
 
     def report(self) -> None:
-        """Say on standard error which files were written."""
+        """Print to standard error which files were written."""
         first, last = self._path(1), self._path(self.count)
         if self.count:
             typer.echo(f"wrote {first}" if first == last else f"wrote {first} to {last.name}", err=True)
@@ -175,7 +177,7 @@ class DrawingFiles:
 
 
 class Page:
-    """One page with all answers."""
+    """Writes one page with all answers."""
 
     def __init__(self, out: Path, model: str, top: int) -> None:
         self.out, self.model, self.top = out, model, top
@@ -188,31 +190,31 @@ class Page:
         from beamtree.models.answers import as_json
 
         if number > _MAX_PAGE_TEXTS:
-            raise ValueError(f"--html takes at most {_MAX_PAGE_TEXTS:,} texts, since one page holds them all")
+            raise ValueError(f"--html takes at most {_MAX_PAGE_TEXTS:,} texts: use fewer, or --svg with a folder")
         self.documents.append(as_json(answer, self.model, self.top))
 
     def write(self) -> None:
-        """Write the page, and say so on standard error."""
+        """Write the page, and print its path to standard error."""
         write_atomically(self.out, export.page(self.documents))
         typer.echo(f"wrote {self.out}", err=True)
 
 
 def _summary(answer: "beamtree.models.answers.Answer") -> list[str]:
-    """The texts, their label, and the words that the model does not know."""
+    """The texts, their label, and the words that are not in the vocabulary."""
     lines = [*(side.text for side in answer.sides), *_label(answer)]
     if answer.unknown:
-        lines.append(f"unknown to the model, which reads them all as one word: {', '.join(answer.unknown)}")
+        lines.append(f"not in the vocabulary, all read as the unknown word: {', '.join(answer.unknown)}")
     return lines
 
 
 def _label(answer: "beamtree.models.answers.Answer") -> list[str]:
-    """A line, unless the text is one side of a pair."""
+    """A line with the label; empty for one side of a pair, which has no label."""
     if answer.label is None:
         return []
     return [f"label {answer.label}, probability {answer.probabilities[answer.label]:.3f}"]
 
 
 def _check_parent(file: Path) -> None:
-    """Validate the folder of a file before parsing."""
+    """Raise a `ValueError` if the folder of a file does not exist."""
     if not file.absolute().parent.is_dir():
-        raise ValueError(f"{str(file)!r} is to go into a folder that does not exist: make it first")
+        raise ValueError(f"{str(file)!r} is in a folder that does not exist: create it first")

@@ -1,6 +1,6 @@
 """`beamtree report`: tables of runs in the paper's layout."""
 
-# Imports of PyTorch are inside functions: help must not wait for them.
+# PyTorch is imported inside functions, so that help is fast.
 import json
 from pathlib import Path
 from typing import Annotated
@@ -11,33 +11,33 @@ from beamtree.utils.extras import require
 from beamtree.utils.files import write_atomically
 
 EXAMPLE = (
-    "Examples: all runs of a folder; the same for a paper\n\n"
+    "Examples: all runs in a folder; a table for LaTeX\n\n"
     "  beamtree report runs\n\n"
     "  beamtree report runs/listops --latex --out table.tex"
 )
 
 
 def report_command(
-    folders: Annotated[list[str], typer.Argument(metavar="RUN", help="Folders of runs, or folders that contain some.")],
+    folders: Annotated[list[str], typer.Argument(metavar="RUN", help="Folders of runs, or folders that contain runs.")],
     latex: Annotated[bool, typer.Option("--latex", help="Write LaTeX instead of Markdown.")] = False,
     mean: Annotated[
-        bool, typer.Option("--mean", help="Mean and standard deviation for ListOps too, not the median.")
+        bool, typer.Option("--mean", help="Mean and standard deviation for ListOps as well, instead of the median.")
     ] = False,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="File to write.", show_default="standard output")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON and nothing else.")] = False,
 ) -> None:
-    """Write tables of the runs' accuracies in the paper's layout, the paper's figures beside them.
+    """Write tables of the accuracies of runs in the paper's layout, next to the paper's figures.
 
-    Runs that differ in their seed alone are a line: of ListOps their median, of other tasks mean and standard
-    deviation. Runs that are not finished are named and left out.
+    Runs that differ only in their seed form one row: their median for ListOps, their mean and standard deviation for
+    other tasks. Unfinished runs are listed and left out.
     """
     require("train", "beamtree report")
     if latex and as_json:
-        raise ValueError("--latex and --json do not go together: choose one")
+        raise ValueError("--latex and --json are mutually exclusive: choose one")
     if out is not None and not out.absolute().parent.is_dir():
-        raise ValueError(f"{out}: there is no folder {out.parent}: make it first")
+        raise ValueError(f"{out}: the folder {out.parent} does not exist: create it first")
     from beamtree.evaluation import report
 
     found = report.find(folders)

@@ -1,8 +1,8 @@
-"""`beamtree serve`: the page that shows what models read in a text, and its JSON interface."""
+"""`beamtree serve`: a web page that shows the labels and trees of a text, and its JSON API."""
 
-# ruff: noqa: B006 (typer takes the default of a repeatable argument as a list, which is never changed)
+# ruff: noqa: B006 (typer takes the default of a repeatable argument as a list, which is never modified)
 
-# Imports of PyTorch are inside functions: help must not wait for them.
+# PyTorch is imported inside functions, so that help is fast.
 import ipaddress
 import os
 import socket
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from beamtree.web.worker import Limits
 
 EXAMPLE = (
-    "Examples: the models that come with beamtree; two runs to compare, on another port; behind a reverse proxy\n\n"
+    "Examples: the shipped models; two runs to compare, on another port; behind a reverse proxy\n\n"
     "  beamtree serve --open\n\n"
     "  beamtree serve runs/listops/bt-grc-seed0 runs/listops/bt-grc-onesoft-seed0 --port 8080\n\n"
     "  beamtree serve --public --allow-host trees.example.org"
@@ -29,7 +29,7 @@ _LAST_PORT = 65_535
 _EXAMPLE_NAME = "trees.example.org"
 _PROXY = """\
 beamtree itself has neither encryption nor authentication. Put a reverse proxy in front of it that terminates TLS and
-authenticates users, and let nothing but the proxy reach {address}. With nginx, for example:
+authenticates users, and make sure that only the proxy can reach {address}. With nginx, for example:
 
     limit_conn_zone $binary_remote_addr zone=beamtree:1m;
     server {{
@@ -40,7 +40,7 @@ authenticates users, and let nothing but the proxy reach {address}. With nginx, 
         auth_basic beamtree;
         auth_basic_user_file /etc/nginx/beamtree.htpasswd;  # written by the command htpasswd
         limit_conn beamtree 50;
-        client_max_body_size {most_bytes};
+        client_max_body_size {max_bytes};
         client_body_timeout {body_seconds}s;
         location / {{
             proxy_pass {address};
@@ -51,8 +51,8 @@ authenticates users, and let nothing but the proxy reach {address}. With nginx, 
         }}
     }}
 
-Start beamtree with --allow-host {name}: it refuses requests whose Host it does not know. If the proxy runs on this
-machine, leave out --host: then no other machine can avoid the proxy."""
+Start beamtree with --allow-host {name}: it refuses requests for other hosts. If the proxy runs on this machine, leave
+out --host, so that other machines cannot bypass the proxy."""
 
 
 def serve_command(
@@ -60,35 +60,36 @@ def serve_command(
         list[str],
         typer.Argument(
             metavar="MODEL",
-            help="Runs' folders, shipped models, or hub ids.",
+            help="Folders of runs, shipped models, or hub ids.",
             show_default="all shipped models",
         ),
     ] = [],
     host: Annotated[
-        str, typer.Option(help="Address to listen on. One that other machines can reach needs --public.")
+        str, typer.Option(help="Address to listen on. An address that other machines can reach requires --public.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0: any that is free.")] = 8000,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: any free port.")] = 8000,
     opened: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = False,
     device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to run the models.")] = "auto",
     public: Annotated[
         bool,
         typer.Option(
-            "--public", help="Allow addresses that other machines can reach, and print what to put in front: TLS, auth."
+            "--public",
+            help="Allow addresses that other machines can reach, and print how to add TLS and authentication.",
         ),
     ] = False,
     allow_host: Annotated[
         list[str],
-        typer.Option(help="Host name that requests may use, besides addresses and localhost; repeatable."),
+        typer.Option(help="Host name that requests may use, besides IP addresses and localhost; repeatable."),
     ] = [],
-    max_tokens: Annotated[int, typer.Option(help="Maximum number of tokens of a text.")] = 2_000,
-    max_characters: Annotated[int, typer.Option(help="Maximum number of characters of a text.")] = 20_000,
-    max_waiting: Annotated[int, typer.Option(help="Maximum number of requests that wait for a model.")] = 256,
+    max_tokens: Annotated[int, typer.Option(help="Maximum number of tokens per text.")] = 2_000,
+    max_characters: Annotated[int, typer.Option(help="Maximum number of characters per text.")] = 20_000,
+    max_waiting: Annotated[int, typer.Option(help="Maximum number of requests in the queue of a model.")] = 256,
     max_seconds: Annotated[int, typer.Option(help="Maximum time in seconds until a request is answered.")] = 60,
 ) -> None:
-    """Serve a page that shows what models read in a text: label, trees, and how they were built.
+    """Serve a web page that shows the labels and trees of a text, and how the trees were built.
 
-    Only this machine reaches it, unless --host and --public say otherwise. Ctrl-C ends it. The page works without the
-    internet; programs use /api/parse, which /docs describes.
+    Only this machine can reach the server, unless --host and --public are given. Ctrl-C stops it. The page needs no
+    internet connection. Programs can use /api/parse, which is documented at /docs.
     """
     require("web", "serve")
     if not 0 <= port <= _LAST_PORT:
@@ -97,7 +98,7 @@ def serve_command(
     for name, value in counts.items():
         check_integer(f"max-{name}", value, at_least=1)
     place = find_device(device)
-    # Bind before loading the models, to report a port that is in use at once.
+    # Bind before loading the models, so that a port in use is reported at once.
     with _listening(host, port, public) as listener:
         from beamtree.models import pretrained
         from beamtree.web.app import create_app
@@ -108,30 +109,30 @@ def serve_command(
             typer.echo(_proxy_example(address, [*allow_host, _EXAMPLE_NAME][0], limits), err=True)
         names = list(dict.fromkeys(models)) or pretrained.shipped()
         if not names:
-            raise ValueError("no model comes with this version of beamtree: give the folder of a run")
+            raise ValueError("this version of beamtree has no shipped models: give the folder of a run")
         loaded = {name: pretrained.load(name, place) for name in names}
         app = create_app(loaded, limits, hosts=["localhost", host, socket.gethostname(), *allow_host])
         _run(app, listener, address, names, opened)
     if any(worker.busy for worker in app.state.workers):
-        # A thread inside of PyTorch cannot be told to stop, and would crash the interpreter's own, orderly end.
+        # A thread inside PyTorch cannot be stopped, and would crash the interpreter at a normal exit.
         sys.stdout.flush()
         os._exit(0)
 
 
 def _listening(host: str, port: int, public: bool) -> socket.socket:
-    """A socket that holds the port. Addresses that other machines can reach are refused unless `public`."""
+    """Open a listening socket. Unless `public`, raises a `ValueError` for an address that other machines can reach."""
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (socket.gaierror, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, socket.gaierror) else "no name of a machine"
+        reason = error.strerror if isinstance(error, socket.gaierror) else "not a host name"
         raise ValueError(f"host is {host!r}, which cannot be found ({reason}): try 127.0.0.1") from None
     if not public and not ipaddress.ip_address(place[0]).is_loopback:
         raise ValueError(
-            f"host is {host!r}, which other machines can reach, and beamtree has no authentication: add --public, "
-            "which says what to put in front of it, or use 127.0.0.1"
+            f"host is {host!r}, which other machines can reach, but beamtree has no authentication: add --public, "
+            "which prints how to add it, or use 127.0.0.1"
         )
     listener = socket.socket(family, kind, protocol)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a server that has just ended is no obstacle
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a stopped server can be restarted at once
     try:
         listener.bind(place)
         listener.listen()
@@ -144,34 +145,34 @@ def _listening(host: str, port: int, public: bool) -> socket.socket:
 
 
 def _address(host: str, listener: socket.socket) -> str:
-    """What to type into a browser; a server on all addresses is reached here by this machine's own."""
-    own = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://{f'[{own}]' if ':' in own else own}:{listener.getsockname()[1]}"
+    """The URL for a browser on this machine, also if the server listens on all addresses."""
+    local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://{f'[{local}]' if ':' in local else local}:{listener.getsockname()[1]}"
 
 
 def _proxy_example(address: str, name: str, limits: "Limits") -> str:
-    """What to put in front of a server that is reached under this name."""
+    """Instructions for a reverse proxy in front of the server, under this host name."""
     return _PROXY.format(
         address=address,
         name=name,
-        most_bytes=limits.bytes,
+        max_bytes=limits.bytes,
         body_seconds=limits.body_seconds,
         seconds=limits.seconds + limits.body_seconds,
     )
 
 
 def _run(app: Any, listener: socket.socket, address: str, names: list[str], opened: bool) -> None:
-    """Serve until Ctrl-C, which is how it is meant to end."""
+    """Serve until Ctrl-C."""
     import uvicorn
 
     from beamtree.web.protocol import server_config
 
     class Server(uvicorn.Server):
-        """Tells its address once it answers; when it ends, nobody is left waiting."""
+        """Server that prints its address when it is ready, and refuses waiting requests when it is stopped."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            typer.echo(f"{', '.join(names)} at {address} (Ctrl-C ends it)")
+            typer.echo(f"{', '.join(names)} at {address} (press Ctrl-C to stop)")
             sys.stdout.flush()
             if opened:
                 webbrowser.open(address)

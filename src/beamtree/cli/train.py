@@ -1,8 +1,8 @@
-"""`beamtree train`: train a model with a recipe, on its data or your own; one run or several."""
+"""`beamtree train`: train models with a recipe, on its data or your own, in one run or several."""
 
-# ruff: noqa: B006 (typer takes the default of a repeatable option as a list; nothing changes it)
+# ruff: noqa: B006 (typer takes the default of a repeatable option as a list, which is never modified)
 
-# Imports of PyTorch are inside functions: help must not wait for them.
+# PyTorch is imported inside functions, so that help is fast.
 import json
 import shlex
 import sys
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = (
     "Examples: a small model in minutes; your own data, a file with columns text and label; another encoder and "
-    "setting; three seeds of two encoders, three runs at a time on each GPU; a run that was stopped\n\n"
+    "setting; three seeds of two encoders, three runs at a time on each GPU; resuming a run\n\n"
     "  beamtree train listops-tiny\n\n"
     "  beamtree train reviews.tsv\n\n"
     "  beamtree train listops --encoder bt-grc-onesoft --seed 1 --set optimizer.lr=5e-4 --out runs/slow\n\n"
@@ -53,16 +53,16 @@ def train_command(
         list[str],
         typer.Option("--encoder", "-e", help="Repeatable: one run for each.", show_default="the recipe's"),
     ] = [],
-    seed: Annotated[int, typer.Option(help="Seed of weights, order and noise.")] = 0,
-    seeds: Annotated[int, typer.Option(help="Number of runs, with consecutive seeds from --seed on.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the initial weights, the order of samples and all noise.")] = 0,
+    seeds: Annotated[int, typer.Option(help="Number of runs: seeds SEED, SEED+1, …")] = 1,
     changes: Annotated[
         list[str],
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, as optimizer.lr=5e-4; repeatable."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as optimizer.lr=5e-4; repeatable."),
     ] = [],
     max_epochs: Annotated[
         int | None,
         typer.Option(
-            help="As --set training.max_epochs. With more epochs, a finished run continues.",
+            help="Same as --set training.max_epochs. A finished run continues if this allows more epochs.",
             show_default="the recipe's",
         ),
     ] = None,
@@ -74,7 +74,7 @@ def train_command(
         typer.Option(
             "--out",
             "-o",
-            help="Folder of the run; for several runs, the folder of their folders.",
+            help="Folder of the run; for several runs, the parent of their folders.",
             show_default="runs/RECIPE/ENCODER-seedN",
         ),
     ] = None,
@@ -92,14 +92,14 @@ def train_command(
     ] = None,
     nodes: Annotated[
         int | None,
-        typer.Option(help="Number of machines with as many devices each.", show_default="the launcher's, or 1"),
+        typer.Option(help="Number of machines, each with that many devices.", show_default="the launcher's, or 1"),
     ] = None,
     loggers: Annotated[
         list[str],
         typer.Option(
             "--logger",
             metavar="NAME",
-            help="Where metrics go besides metrics.jsonl: tensorboard, csv, wandb, mlflow or none; repeatable.",
+            help="Logger besides metrics.jsonl: tensorboard, csv, wandb, mlflow or none; repeatable.",
             show_default="tensorboard and csv",
         ),
     ] = [],
@@ -112,16 +112,16 @@ def train_command(
         typer.Option(
             "--cluster",
             metavar="KEY=VALUE",
-            help="Parameter of submitit for --executor slurm, as timeout_min=240 or slurm_partition=gpu; repeatable.",
+            help="Parameter of submitit for --executor slurm, such as timeout_min=240; repeatable.",
         ),
     ] = [],
     print_commands: Annotated[
-        bool, typer.Option("--print-commands", help="Print the command of each run, and start none.")
+        bool, typer.Option("--print-commands", help="Print the command of each run instead of starting it.")
     ] = False,
     checkpoint_minutes: Annotated[
-        float, typer.Option(help="Minutes between checkpoints, besides those after each epoch.")
+        float, typer.Option(help="Minutes between checkpoints, in addition to those after each epoch.")
     ] = 5,
-    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.", show_default=False)] = None,
+    resume: Annotated[Path | None, typer.Option(help="Resume the run in this folder.", show_default=False)] = None,
     list_all: Annotated[bool, typer.Option("--list", help="List the recipes.")] = False,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of recipes, for editors.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no line after each epoch.")] = False,
@@ -129,9 +129,9 @@ def train_command(
 ) -> None:
     """Train a model with a recipe, and evaluate it on the test splits.
 
-    The folder of the run holds the model, its metrics by epoch, and its results. Ctrl-C stops a run after writing a
-    checkpoint, a second Ctrl-C at once. However it was stopped, the same command, or --resume, continues it to the
-    same result. A finished run is not trained again.
+    The folder of the run holds the model, its metrics per epoch, and its results. Ctrl-C stops a run after writing a
+    checkpoint, a second Ctrl-C stops it at once. Rerun the command, or use --resume, to resume the run; the result is
+    the same. A finished run is not trained again.
     """
     require("train", "beamtree train")
     if list_all:
@@ -157,7 +157,9 @@ def train_command(
         }
         for name, value in given.items():
             if value:
-                raise ValueError(f"{name} does not go with --resume: the run in {resume} has its settings")
+                raise ValueError(
+                    f"{name} cannot be combined with --resume, which uses the settings in {resume}: leave it out"
+                )
         from beamtree.runs.folder import read_settings
 
         plan = [(read_settings(resume), resume)]
@@ -196,7 +198,7 @@ def train_command(
 
 
 def _recipe_and_data(what: str | None, recipe: str | None, data: str | None) -> tuple[str, str | None]:
-    """The recipe, and the data if it is not the recipe's own."""
+    """The recipe, and the data if it is not that of the recipe."""
     from beamtree.runs import recipes
 
     if (
@@ -206,22 +208,24 @@ def _recipe_and_data(what: str | None, recipe: str | None, data: str | None) -> 
         and Path(what).exists()
     ):
         if data is not None:
-            raise ValueError(f"--data does not go with {what}, which is data already: name a recipe with --recipe")
+            raise ValueError(f"--data cannot be combined with {what}, which is data: name a recipe with --recipe")
         return recipe or TEXT, what
     if what is not None and what.lower().endswith(DATA_SUFFIXES):
-        raise ValueError(f"{what}: there is no such file")
+        raise ValueError(f"{what}: the file does not exist")
     if what is not None and recipe is not None:
-        raise ValueError(f"--recipe does not go with the recipe {what}: give one of them")
+        raise ValueError(f"--recipe cannot be combined with the recipe {what}: give one of them")
     chosen = what or recipe or (TEXT if data is not None else None)
     if chosen is None:
-        raise ValueError("a recipe is missing: 'beamtree train listops' has one, 'beamtree train --list' shows all")
+        raise ValueError(
+            "a recipe is missing: name one, as in 'beamtree train listops'; 'beamtree train --list' lists all"
+        )
     return chosen, data
 
 
 def _plan(
     recipe: str, task: str | None, encoders: list[str], seeds: range, changes: list[str], out: Path | None
 ) -> "list[tuple[beamtree.runs.settings.Settings, Path]]":
-    """Settings and folder of each run, all validated before the first one starts."""
+    """The settings and the folder of each run, validated before the first run starts."""
     from beamtree.runs import recipes
 
     parsed = recipes.parse_changes(changes)
@@ -230,8 +234,8 @@ def _plan(
     if len(settings) == 1 and out is not None:
         return [(settings[0], out)]
     name = settings[0].recipe if task is None else Path(task).name.partition(".")[0] or settings[0].recipe
-    above = Path("runs") / name if out is None else out
-    return [(each, above / f"{each.encoder.name}-seed{each.seed}") for each in settings]
+    parent = Path("runs") / name if out is None else out
+    return [(each, parent / f"{each.encoder.name}-seed{each.seed}") for each in settings]
 
 
 def _train(
@@ -254,27 +258,27 @@ def _resume(
 
 @contextmanager
 def _explained_interruption(folder: Path) -> Iterator[None]:
-    """Say how to continue the run after Ctrl-C."""
+    """After Ctrl-C, print how to resume the run."""
     from beamtree.models import storage
 
     try:
         yield
     except KeyboardInterrupt:
         if storage.is_run(folder):
-            typer.echo(f"interrupted; to continue: beamtree train --resume {shlex.quote(str(folder))}", err=True)
+            typer.echo(f"interrupted; to resume: beamtree train --resume {shlex.quote(str(folder))}", err=True)
         raise
 
 
 def _jobs(
     plan: "list[tuple[beamtree.runs.settings.Settings, Path]]", arguments: list[str], options: dict[str, Any]
 ) -> "list[beamtree.training.sweep.Job]":
-    """The command of each run. The arguments are those that all runs share."""
+    """Create a job for each run. `arguments` are those that all runs share."""
     from beamtree.training.sweep import Job
 
     jobs = []
     for settings, folder in plan:
-        own = [f"--encoder={settings.encoder.name}", f"--seed={settings.seed}", f"--out={folder}"]
-        command = [sys.executable, "-m", "beamtree", "train", *arguments, *own]
+        specific = [f"--encoder={settings.encoder.name}", f"--seed={settings.seed}", f"--out={folder}"]
+        command = [sys.executable, "-m", "beamtree", "train", *arguments, *specific]
         jobs.append(Job(settings, folder, command, options["device"], options.get("devices", 1)))
     return jobs
 
@@ -282,20 +286,20 @@ def _jobs(
 def _sweep(
     jobs: "list[beamtree.training.sweep.Job]", options: dict[str, Any], at_once: int, quiet: bool
 ) -> list[dict[str, Any]]:
-    """The results of each run; those of a failed one are empty."""
+    """Run all jobs and return the results of each run; the results of a failed run are empty."""
     from beamtree.models import storage
     from beamtree.training.launch import find_processes
     from beamtree.training.loggers import check_loggers
     from beamtree.training.screen import Screen
     from beamtree.training.sweep import run_all
 
-    # Once, and not by every run.
+    # Validate once here, and not in every run.
     find_processes(options["device"], options.get("devices"), options.get("nodes"))
     check_loggers(options.get("loggers", ()))
     try:
         failed = run_all(jobs, at_once, Screen(quiet))
     except KeyboardInterrupt:
-        typer.echo("interrupted; to continue, give the same command again", err=True)
+        typer.echo("interrupted; rerun the same command to resume", err=True)
         raise
     for job in failed:
         typer.echo(f"failed: {job.name}, see {job.log}", err=True)
@@ -314,17 +318,17 @@ def _submit(jobs: "list[beamtree.training.sweep.Job]", parameters: list[str]) ->
 def _print(
     plan: "list[tuple[beamtree.runs.settings.Settings, Path]]", results: list[dict[str, Any]], as_json: bool
 ) -> None:
-    """The results of all runs that have some. Of several processes only the first has."""
-    there = [(folder, each) for (_, folder), each in zip(plan, results, strict=True) if each]
-    if not there:
+    """Print the results of all runs that have some. In distributed training, only the first process has them."""
+    completed = [(folder, each) for (_, folder), each in zip(plan, results, strict=True) if each]
+    if not completed:
         return
     if as_json:
-        report = [{"folder": str(folder), **each} for folder, each in there]
+        report = [{"folder": str(folder), **each} for folder, each in completed]
         typer.echo(json.dumps(report if len(plan) > 1 else report[0], indent=2))
     elif len(plan) > 1:
-        _print_all(there)
+        _print_all(completed)
     else:
-        _print_one(*there[0])
+        _print_one(*completed[0])
 
 
 def _print_one(folder: Path, results: dict[str, Any]) -> None:
@@ -338,13 +342,13 @@ def _print_one(folder: Path, results: dict[str, Any]) -> None:
     )
 
 
-def _print_all(there: list[tuple[Path, dict[str, Any]]]) -> None:
-    """A row for each run."""
-    splits = list(dict.fromkeys(split for _, results in there for split in results["splits"]))
+def _print_all(completed: list[tuple[Path, dict[str, Any]]]) -> None:
+    """Print one row per run."""
+    splits = list(dict.fromkeys(split for _, results in completed for split in results["splits"]))
     table = make_table("accuracy, %", *splits, "dev", "epochs", left=("accuracy, %",))
-    for folder, results in there:
+    for folder, results in completed:
         scores = {**results["splits"], "dev": results["dev"]}
         row = [f"{100 * scores[split]['accuracy']:.2f}" if split in scores else "–" for split in (*splits, "dev")]
         table.add_row(folder.name, *row, str(results["epochs"]))
     print_table(table)
-    typer.echo(f"\nthe models are in {there[0][0].parent}")
+    typer.echo(f"\nthe models are in {completed[0][0].parent}")

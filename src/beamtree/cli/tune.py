@@ -1,8 +1,8 @@
-"""`beamtree tune`: search the settings of a recipe for the best model."""
+"""`beamtree tune`: tune the settings of a recipe with Optuna."""
 
-# ruff: noqa: B006 (typer takes the default of a repeatable option as a list; nothing changes it)
+# ruff: noqa: B006 (typer takes the default of a repeatable option as a list, which is never modified)
 
-# Imports of PyTorch are inside functions: help must not wait for them.
+# PyTorch is imported inside functions, so that help is fast.
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from beamtree.training.tune import StudySummary, TrialSummary
 
 EXAMPLE = (
-    "Examples: the learning rate and the beam of a small model; a search that several processes share, each on its "
-    "own GPU; the best model\n\n"
+    "Examples: the learning rate and the beam size of a small model; a search that several processes share, each on "
+    "its own GPU; evaluating the best model\n\n"
     "  beamtree tune listops-tiny --param optimizer.lr=log:1e-4:1e-2 --param encoder.options.beam_size=int:2:5\n\n"
     "  CUDA_VISIBLE_DEVICES=1 beamtree tune sst5 --param model.dropout=0.1:0.5 --param optimizer.name=ranger,adamw "
     "--trials 50\n\n"
@@ -41,27 +41,28 @@ def tune_command(
             show_default=False,
         ),
     ] = [],
-    trials: Annotated[int, typer.Option(help="Number of trials of the study, over all processes and starts.")] = 20,
+    trials: Annotated[int, typer.Option(help="Total number of trials of the study, over all processes.")] = 20,
     encoder: Annotated[
         str | None, typer.Option("--encoder", "-e", help="Encoder of all runs.", show_default="the recipe's")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the search, and of the weights, order and noise of all runs.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the search and of all runs.")] = 0,
     changes: Annotated[
         list[str],
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of all runs; repeatable."),
     ] = [],
     metric: Annotated[
         str | None,
-        typer.Option(metavar="accuracy|loss", help="What to optimize, on dev.", show_default="training.select"),
+        typer.Option(metavar="accuracy|loss", help="Metric on dev to optimise.", show_default="training.select"),
     ] = None,
     pruner: Annotated[
-        str, typer.Option(metavar="median|none", help="median ends trials that are worse than the median by epoch.")
+        str,
+        typer.Option(
+            metavar="median|none", help="median: stop trials that are worse than the median at the same epoch."
+        ),
     ] = "median",
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", "-o", help="Folder of the study and of its runs.", show_default="runs/tune/RECIPE-ENCODER"
-        ),
+        typer.Option("--out", "-o", help="Folder of the study and its runs.", show_default="runs/tune/RECIPE-ENCODER"),
     ] = None,
     storage: Annotated[
         str | None,
@@ -78,14 +79,14 @@ def tune_command(
         typer.Option("--data-dir", help="Folder with original files of data sets; repeatable.", show_default=False),
     ] = [],
     device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to train.")] = "auto",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no lines for each trial.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no line after each trial.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the trials as JSON and nothing else.")] = False,
 ) -> None:
-    """Search the settings of a recipe for the best model, with Optuna.
+    """Tune the settings of a recipe with Optuna.
 
     Each trial is a run in the folder of the study, evaluated on dev. Ctrl-C stops the search after writing a
-    checkpoint. However it was stopped, the same command continues it; so does a second process with the same command,
-    which shares the work. A larger --trials extends a study.
+    checkpoint. Rerun the command to resume the search; run it several times at once to share the work between
+    processes. A larger --trials extends a study.
     """
     check_integer("--trials", trials, at_least=1)
     if metric is not None:
@@ -121,7 +122,7 @@ def tune_command(
 
 
 def _print(study: "StudySummary") -> None:
-    """A row for each trial, best first."""
+    """Print one row per trial, best first."""
     unit = ", %" if study.metric == "accuracy" else ""
     keys = list(dict.fromkeys(key for trial in study.trials for key in trial.params))
     table = make_table("trial", f"dev {study.metric}{unit}", "epochs", *keys, "state", left=("trial", "state"))
@@ -133,7 +134,7 @@ def _print(study: "StudySummary") -> None:
         if trial.error is not None:
             typer.echo(f"\n{trial.name} failed: {trial.error}")
     if others := study.count("running", "waiting"):
-        typer.echo(f"\n{others} {'trial is' if others == 1 else 'trials are'} not finished: other processes run them")
+        typer.echo(f"\n{others} {'trial is' if others == 1 else 'trials are'} not finished: run by other processes")
     best = study.best
     if best is not None:
         elsewhere = "" if best.folder.is_dir() else " of another machine"

@@ -1,4 +1,4 @@
-"""Training: a run from a recipe's settings to a model and its results, and sweeps of runs.
+"""Training: runs from settings to a trained model and its results, and sweeps of runs.
 
 from beamtree.runs import recipes
 from beamtree.training import train

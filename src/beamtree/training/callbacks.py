@@ -1,4 +1,4 @@
-"""Callbacks: your own code at certain moments of training.
+"""Callbacks: your own code, called during training.
 
     class PrintAccuracy(beamtree.training.Callback):
         def on_epoch_end(self, run, metrics):
@@ -6,8 +6,8 @@
 
     train(settings, folder, callbacks=[PrintAccuracy()])
 
-Methods are called in every process; `run.is_first` is True in one of them. An exception that a callback raises ends the
-run, which continues from its last checkpoint when it is started again.
+Methods are called in every process; `run.is_first` is True in one of them only. An exception in a callback stops the
+run. When the run is started again, it resumes from its last checkpoint.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ class Callback:
     """
 
     def on_train_start(self, run: "Run") -> None:
-        """Called before the first step, or the first one after a checkpoint.
+        """Called before the first step of a new or resumed run.
 
         Args:
             run: the run.
@@ -44,7 +44,7 @@ class Callback:
         """
 
     def on_epoch_end(self, run: "Run", metrics: dict[str, Any]) -> None:
-        """Called after each epoch, its evaluation on dev and its checkpoint.
+        """Called after each epoch, when it has been evaluated on dev and its checkpoint is written.
 
         Set `run.should_stop = True` to make this epoch the last one.
 

@@ -1,10 +1,11 @@
-"""Sweeps on a Slurm cluster, by submitit: one Slurm job for each run.
+"""Sweeps on a Slurm cluster with submitit: one Slurm job per run.
 
     options = parse_parameters(["timeout_min=240", "slurm_partition=gpu", "gpus_per_node=1"])
     for submission in submit(jobs, "runs/listops/slurm", **options):
         print(submission.job.name, submission.id, submission.log)
 
-A job that reaches its time limit, or is preempted, stops its run after a checkpoint and is requeued; the run resumes.
+When a job reaches its time limit or is preempted, its run writes a checkpoint and stops. The job is requeued, and the
+run resumes.
 """
 
 import os
@@ -28,19 +29,19 @@ from beamtree.utils.extras import require
 
 EXECUTORS = ("slurm", "local")
 
-_DEFAULTS = {"timeout_min": 720, "stderr_to_stdout": True}  # submitit's own limit is 5 minutes
-_MAX_TIMEOUTS = 100  # times that a job is requeued after its time limit; every time, the run makes progress
-_CHECKPOINT_SECONDS = 60.0  # for the last checkpoint; Slurm kills a job 90 seconds after submitit's signal
+_DEFAULTS = {"timeout_min": 720, "stderr_to_stdout": True}  # submitit's default time limit is 5 minutes
+_MAX_TIMEOUTS = 100  # times that a job is requeued after its time limit; a run makes progress each time
+_CHECKPOINT_SECONDS = 60.0  # time to write the last checkpoint; Slurm kills a job 90 seconds after submitit's signal
 _SIGNAL_SECONDS = 120.0  # between the SIGTERM of a preemption and submitit's signal
 _INTERVAL = 0.2  # seconds between two checks of the process
 
-_INTEGER = re.compile(r"-?(0|[1-9]\d*)")  # 007 may be an account
+_INTEGER = re.compile(r"-?(0|[1-9]\d*)")  # not 007, which may be the name of an account
 _FLOAT = re.compile(r"-?\d+\.\d*")
 
 
 @dataclass(frozen=True, eq=False)
 class Submission:
-    """A job that was submitted. `handle` is the job of submitit, with methods such as `wait` and `cancel`."""
+    """A submitted job. `handle` is the job object of submitit, with methods such as `wait` and `cancel`."""
 
     job: Job
     id: str
@@ -54,12 +55,14 @@ class Submission:
 def submit(
     jobs: Sequence[Job], folder: str | os.PathLike[str], executor: str = "slurm", **options: Any
 ) -> list[Submission]:
-    """Submit all jobs that are not finished.
+    """Submit all jobs whose runs are not finished.
 
-    folder: for the scripts and logs of submitit; all nodes must see it.
-    executor: "slurm", or "local", which starts all jobs on this machine at once.
-    options: parameters of submitit, such as timeout_min=240, gpus_per_node=1 and slurm_partition="gpu". The time limit
-        is 12 hours by default. `max_num_timeout` limits how often a job is requeued after it.
+    Args:
+        jobs: the runs and their commands.
+        folder: folder for the scripts and logs of submitit, on a file system that all nodes share.
+        executor: "slurm", or "local", which starts all jobs on this machine at once.
+        **options: parameters of submitit, such as timeout_min=240, gpus_per_node=1 and slurm_partition="gpu". The time
+            limit is 12 hours by default. `max_num_timeout` limits how often a job is requeued after its time limit.
     """
     check_choice("executor", executor, EXECUTORS)
     require("slurm", f"the executor {executor}")
@@ -74,7 +77,7 @@ def parse_parameters(texts: Iterable[str]) -> dict[str, Any]:
     for text in texts:
         key, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not key.isidentifier():
-            raise ValueError(f"{text!r} is no parameter of submitit: write key=value, as in timeout_min=60")
+            raise ValueError(f"{text!r} is not a parameter of submitit: write key=value, as in timeout_min=60")
         if key in parameters:
             raise ValueError(f"{text!r}: {key} is given twice")
         parameters[key] = _parse_value(value, text)
@@ -82,39 +85,39 @@ def parse_parameters(texts: Iterable[str]) -> dict[str, Any]:
 
 
 class RunCommand:
-    """The function that submitit pickles and calls in the job: it runs a command as a child process."""
+    """Callable that submitit pickles and calls in the job. It runs a command as a child process."""
 
     def __init__(self, command: Sequence[str], cwd: str) -> None:
         self.command, self.cwd = list(command), cwd
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self) -> None:
-        # Depending on Slurm's configuration, its signals reach all processes of a job. The child must not die of the
-        # one that is meant for submitit; a signal that is ignored stays so in a new program.
+        # Depending on its configuration, Slurm sends signals to all processes of a job. The signal that is meant for
+        # submitit must not kill the child: the shell ignores it, and `exec` keeps ignored signals ignored.
         ignore = f'trap "" {os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2")}; exec "$@"'
         self._process = subprocess.Popen(
             ["sh", "-c", ignore, "sh", *self.command], cwd=self.cwd, stdin=subprocess.DEVNULL
         )
         try:
-            # Not wait(): a signal would call `checkpoint` while wait() holds the lock of the process.
+            # Not wait(): a signal handler could call `checkpoint` while wait() holds the lock of the process.
             while self._process.poll() is None:
                 time.sleep(_INTERVAL)
             if self._process.returncode in (-signal.SIGTERM, 128 + signal.SIGTERM):
-                time.sleep(_SIGNAL_SECONDS)  # it was preempted: submitit's signal, which requeues the job, follows
+                time.sleep(_SIGNAL_SECONDS)  # preempted: wait for submitit's signal, which requeues the job
         finally:
             self._stop()
         if self._process.returncode:
             raise RuntimeError(f"the command ended with status {self._process.returncode}")
 
     def checkpoint(self) -> Any:
-        """Called by submitit before the job ends: stop the run, and return what the requeued job calls."""
+        """Called by submitit before the job ends. Stops the run and returns the callable for the requeued job."""
         from submitit.helpers import DelayedSubmission
 
         self._stop()
         return DelayedSubmission(RunCommand(self.command, self.cwd))
 
     def _stop(self) -> None:
-        """Ask the run to stop after writing a checkpoint; kill it if it takes too long."""
+        """Stop the run with SIGTERM, after which it writes a checkpoint. Kill it if that takes too long."""
         if self._process is None or not _is_running(self._process):
             return
         os.kill(self._process.pid, signal.SIGTERM)
@@ -126,12 +129,12 @@ class RunCommand:
 
 
 def _is_running(process: "subprocess.Popen[bytes]") -> bool:
-    """As `process.poll() is None`, but without a lock: a signal may have interrupted `poll`, which holds it."""
+    """Same as `process.poll() is None`, but without its lock, which an interrupted `poll` may still hold."""
     if process.returncode is not None:
         return False
     try:
         pid, status_code = os.waitpid(process.pid, os.WNOHANG)
-    except ChildProcessError:  # `poll` has waited for it
+    except ChildProcessError:  # `poll` has already reaped it
         return False
     if pid:
         process.returncode = os.waitstatus_to_exitcode(status_code)
@@ -146,15 +149,15 @@ def _make_executor(folder: Path, executor: str, options: dict[str, Any]) -> Any:
         folder.mkdir(parents=True, exist_ok=True)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # names of Slurm such as partition are accepted as they are
-            made = AutoExecutor(folder, cluster=executor, **{f"{executor}_max_num_timeout": max_timeouts})
-            made.update_parameters(**options)
+            warnings.simplefilter("ignore", UserWarning)  # about Slurm's own names, such as partition, which work
+            submitter = AutoExecutor(folder, cluster=executor, **{f"{executor}_max_num_timeout": max_timeouts})
+            submitter.update_parameters(**options)
     except RuntimeError:
-        raise ValueError("there is no Slurm on this machine: the command srun was not found") from None
+        raise ValueError("Slurm is not available on this machine: the command srun was not found") from None
     except (AssertionError, NameError, TypeError, ValueError) as error:
-        reason = str(error).splitlines()[0]  # a list of everything that submitit knows follows
-        raise ValueError(f"submitit refuses these parameters: {reason}") from None
-    return made
+        reason = str(error).splitlines()[0]  # followed by a list of all known parameters
+        raise ValueError(f"submitit rejects the parameters: {reason}") from None
+    return submitter
 
 
 def _submit(executor: Any, job: Job) -> Submission:
@@ -177,5 +180,5 @@ def _parse_value(value: str, text: str) -> Any:
         try:
             return yaml.safe_load(value)
         except yaml.YAMLError as error:
-            raise ValueError(f"{text!r}: the value is no YAML ({files.one_line(error)})") from None
+            raise ValueError(f"{text!r}: the value is not valid YAML ({files.one_line(error)})") from None
     return value

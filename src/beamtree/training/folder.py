@@ -1,6 +1,6 @@
-"""The folder of a run in training: whether to start, continue or leave it, and that its data stays the same.
+"""The folder of a run during training: its status, its lock, and checks that a resumed run has the same data.
 
-Of several processes that train together, only the first one calls these functions.
+In distributed training, only the first process calls these functions.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _MAX_EPOCHS = "training.max_epochs"
 
 
 class Status(Enum):
-    """What is to be done in a folder."""
+    """What `train` has to do with a folder."""
 
     NEW = "new"
     CONTINUE = "continue"
@@ -34,15 +34,18 @@ class Status(Enum):
 
 
 def status(folder: Path, settings: Settings) -> Status:
-    """Find out what is in the folder. Other settings, and files that are not of a run, raise a `ValueError`.
+    """Return whether the run is new, to be continued, or finished.
 
-    A finished run is to be continued if the settings allow it more epochs than it had.
+    A finished run is continued if the settings allow more epochs than it was trained for.
+
+    Raises:
+        ValueError: if the folder holds a run with other settings, or files that do not belong to a run.
     """
     if not storage.is_run(folder):
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"{folder} is a file: a run needs a folder")
         if _files(folder) or _files(folder / CHECKPOINTS):
-            raise ValueError(f"{folder} is not empty, and no run: choose another folder")
+            raise ValueError(f"{folder} is not empty, but not a run: choose another folder")
         return Status.NEW
     known, wanted = (flatten(each.to_dict()) for each in (read_settings(folder), settings))
     more_epochs = wanted[_MAX_EPOCHS] > known[_MAX_EPOCHS]
@@ -67,67 +70,69 @@ def finished_at(folder: Path) -> str:
 
 
 def _ended_by_epochs(folder: Path, max_epochs: int) -> bool:
-    """Whether a finished run ended because it had all its epochs, and not because it no longer improved."""
+    """Whether a finished run was stopped by the maximum number of epochs, and not by early stopping."""
     return bool(storage.read_results(folder).get("epochs", 0) >= max_epochs)
 
 
 def _files(folder: Path) -> list[Path]:
-    """The contents of a folder, without what a killed start may have left."""
+    """The contents of a folder, except for what a process that was killed at its start may have left."""
     if not folder.is_dir():
         return []
     return [path for path in folder.iterdir() if not path.name.startswith(".") and path.name != CHECKPOINTS]
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Keep other processes from training in this folder. A start that fails leaves no folder behind."""
-    place = folder / CHECKPOINTS
-    with files.writing(place):
-        place.mkdir(parents=True, exist_ok=True)
+def exclusive(folder: Path) -> Iterator[None]:
+    """Lock the folder against other processes. If no run was created in the block, the folder is removed again."""
+    checkpoint_folder = folder / CHECKPOINTS
+    with files.writing(checkpoint_folder):
+        checkpoint_folder.mkdir(parents=True, exist_ok=True)
     try:
-        with locked(place / _LOCK, wait=False, keep_file=True):
+        with locked(checkpoint_folder / _LOCK, wait=False, keep_file=True):
             try:
                 yield
             finally:
                 if not storage.is_run(folder):
-                    (place / _LOCK).unlink(missing_ok=True)
+                    (checkpoint_folder / _LOCK).unlink(missing_ok=True)
     except BlockingIOError:
-        raise ValueError(f"{folder}: another process is training there: wait for it, or stop it") from None
+        raise ValueError(f"{folder}: another process is training in this folder: wait for it, or stop it") from None
     finally:
         if not storage.is_run(folder):
             with contextlib.suppress(OSError):  # not empty
-                place.rmdir()
+                checkpoint_folder.rmdir()
                 folder.rmdir()
 
 
 def write_or_verify(folder: Path, data: TrainingData, device: str) -> None:
-    """Write config and vocabulary of a new run, or verify that the data of a resumed one has not changed."""
+    """Write the config and vocabulary of a new run, or verify that the data of a resumed run has not changed."""
     if storage.is_run(folder):
         if _identity(storage.read_config(folder)) != _identity(data.config):
-            raise ValueError(f"{folder}: the data has other labels, or other texts, than when the run was started")
-        (folder / storage.RESULTS).unlink(missing_ok=True)  # of a finished run that gets more epochs
+            raise ValueError(
+                f"{folder}: the labels or the form of the data have changed since the run was started: restore the data"
+            )
+        (folder / storage.RESULTS).unlink(missing_ok=True)  # of a finished run that is trained for more epochs
     storage.write_config(folder, data.config)
     path = folder / storage.VOCABULARY
     if not path.exists():
         with files.writing(path):
             data.vocabulary.save(path)
     elif Vocabulary.load(path, data.vocabulary.closed) != data.vocabulary:
-        raise ValueError(f"{path}: the words of the data are others now than when the run was started")
-    if isinstance(data.data.tokenizer, HuggingFace):  # others are known by their names, or cannot be stored
+        raise ValueError(f"{path}: the vocabulary of the data has changed since the run was started: restore the data")
+    if isinstance(data.data.tokenizer, HuggingFace):  # others are identified by their names, or cannot be stored
         storage.write_tokenizer(folder, data.data.tokenizer)
-    note_data(folder, data, (TRAIN, DEV), device)
+    record_data(folder, data, (TRAIN, DEV), device)
 
 
 def _identity(config: Config) -> tuple[object, ...]:
-    """What the data determines of a model."""
+    """The parts of a model's config that the data determines."""
     return config.labels, config.pair, config.closed_vocabulary
 
 
-def note_data(folder: Path, data: TrainingData, splits: Iterable[str], device: str) -> None:
-    """Write the fingerprints of these splits to the environment. A split that has changed raises a `ValueError`."""
+def record_data(folder: Path, data: TrainingData, splits: Iterable[str], device: str) -> None:
+    """Write the fingerprints of splits to the environment file. Raises a `ValueError` if a split has changed."""
     path = folder / ENVIRONMENT
-    noted = files.read_json(path) if path.exists() else {**environment(device), "data": {}}
+    recorded = files.read_json(path) if path.exists() else {**environment(device), "data": {}}
     for split, digest in fingerprint(data.data, splits).items():
-        if noted["data"].setdefault(split, digest) != digest:
-            raise ValueError(f"{folder}: the split {split} is not the one that the run was started with")
-    files.write_json(path, noted)
+        if recorded["data"].setdefault(split, digest) != digest:
+            raise ValueError(f"{folder}: the split {split} has changed since the run was started: restore the data")
+    files.write_json(path, recorded)

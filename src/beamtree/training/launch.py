@@ -1,7 +1,7 @@
-"""How many processes train together, and which one this is.
+"""The processes of distributed training.
 
-`beamtree train --devices 2` starts the second process itself. Under torchrun or Slurm's srun the launcher has started
-all of them, and decides their number. See docs/guides/distributed.md.
+`beamtree train --devices 2` starts the second process itself. With torchrun or Slurm's srun, the launcher has started
+all processes and determines their number. See docs/guides/distributed.md.
 """
 
 import contextlib
@@ -23,15 +23,15 @@ DEVICES = ("auto", "cpu", "cuda")
 
 
 class Processes(NamedTuple):
-    """The processes of a run: a device for each."""
+    """The processes of a run, one per device."""
 
     device: str  # "cpu" or "cuda"
-    devices: int  # of each node
+    devices: int  # per node
     nodes: int
 
 
 def find_processes(device: str = "auto", devices: int | None = None, nodes: int | None = None) -> Processes:
-    """Validate the options of `train`. What is None is what the launcher says, or 1."""
+    """Validate the options of `train`. `devices` and `nodes` default to those of the launcher, or to 1."""
     check_choice("device", device, DEVICES)
     for name, value in (("devices", devices), ("nodes", nodes)):
         if value is not None:
@@ -45,17 +45,17 @@ def find_processes(device: str = "auto", devices: int | None = None, nodes: int 
             if asked is not None and asked != found:
                 raise ValueError(
                     f"{name} is {asked}, but the launcher has started processes for {found}: "
-                    f"leave out --{name}, or start as many"
+                    f"leave out --{name}, or make them equal"
                 )
         devices, nodes = launched
     devices, nodes = devices or 1, nodes or 1
     if device == "cuda" and devices > available:
-        raise ValueError(f"devices is {devices}: there are {available} CUDA devices; choose fewer, or device 'cpu'")
+        raise ValueError(f"devices is {devices}, but {available} CUDA devices are visible: use fewer, or device 'cpu'")
     return Processes(device, devices, nodes)
 
 
 def _launched() -> tuple[int, int] | None:
-    """Processes of each node, and nodes, if torchrun or srun has started this process with others."""
+    """The number of processes per node and of nodes, if torchrun or srun started this process; otherwise None."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         on_node = int(os.environ["LOCAL_WORLD_SIZE"])
         return on_node, int(os.environ["WORLD_SIZE"]) // on_node
@@ -67,10 +67,10 @@ def _launched() -> tuple[int, int] | None:
 
 
 def launch(processes: Processes, precision: str, callbacks: Sequence[Any] = ()) -> Fabric:
-    """Start the other processes unless a launcher has, and connect them all."""
+    """Start the other processes, unless a launcher has started them, and set up communication between them."""
     strategy: Any = "auto"
     if processes.devices * processes.nodes > 1:
-        # If all inputs of a batch have one token, nothing is composed, and the cell has no gradient.
+        # If all inputs of a batch have one token, nothing is composed, and the cell gets no gradient.
         strategy = DDPStrategy(find_unused_parameters=True)
     with quiet_lightning():
         fabric = Fabric(
@@ -86,7 +86,7 @@ def launch(processes: Processes, precision: str, callbacks: Sequence[Any] = ()) 
 
 
 def on_first(fabric: Fabric, work: Callable[[], T]) -> T:
-    """Run `work` in the first process and return its result in all of them. If it raises, all processes end."""
+    """Run `work` in the first process and return its result in all processes. If it raises, all processes exit."""
     if fabric.world_size == 1:
         return work()
     outcome: tuple[Any, Exception | None] = (None, None)
@@ -105,7 +105,7 @@ def on_first(fabric: Fabric, work: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def quiet_lightning() -> Iterator[None]:
-    """Silence Lightning's messages about devices and its own set-up."""
+    """Silence Lightning's messages about devices and its own setup."""
     loggers = [logging.getLogger(name) for name in ("lightning.fabric", "lightning.pytorch")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,11 +1,11 @@
-"""The data of a run, divided into the micro-batches of its steps.
+"""The data of a run, and the micro-batches of its steps.
 
     data = prepare(settings)
     for micro_batch in Loader(data.train, buckets, accumulate=2).epoch(0):
         (model.loss(...) * micro_batch.weight).backward()
 
-A step of the optimizer has `accumulate` micro-batches. If several processes train together, each gets a part of every
-micro-batch, so that the steps are the same as those of a single process.
+A step of the optimizer consists of `accumulate` micro-batches. In distributed training, each process gets a part of
+every micro-batch, so the steps are the same as in a single process.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,13 +30,13 @@ TRAIN, DEV = "train", "dev"
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """The data of a run, and what a model must know of it."""
+    """The data of a run, and the config, vocabulary and word vectors of its model."""
 
     settings: Settings
     config: Config
     data: Data
     vocabulary: Vocabulary
-    vectors: Float[Tensor, "V D"] | None  # of the words, unless these are learned
+    vectors: Float[Tensor, "V D"] | None  # None if word embeddings are learned
     train: Batches
     dev: Batches
     tests: tuple[str, ...]  # names of splits
@@ -46,22 +46,30 @@ def prepare(
     settings: Settings,
     roots: Roots | None = None,
     progress: Progress | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    notify: Callable[[str], None] = lambda text: None,
     data: Data | None = None,
 ) -> TrainingData:
-    """Load the data that the settings name, or take `data`.
+    """Load the data that the settings name, or use `data`, and build the vocabulary.
 
-    say: called with messages: how the data was divided; which test splits lack their original files and are left out.
+    Args:
+        settings: the settings of the run.
+        roots: folders with the original files of data sets.
+        progress: called with the progress of the preparation.
+        notify: called with messages: how the data was split, and which test splits are left out because their original
+            files are missing.
+        data: used instead of the data that the settings name.
     """
     roots = None if roots is None else list(roots)  # iterated more than once
     if data is None:
         data = load(settings.data.task, None, roots=roots, progress=progress, **settings.data.options)
     for note in data.notes:
-        say(note)
+        notify(note)
     for split in (TRAIN, DEV):
         if split not in data:
-            raise ValueError(f"{settings.data.task} has no split {split}, only {', '.join(data)}: training needs one")
-    tests = _tests(data, settings.data, say)
+            raise ValueError(
+                f"{settings.data.task} has no split {split}, only {', '.join(data)}: training needs train and dev"
+            )
+    tests = _tests(data, settings.data, notify)
     train = data[TRAIN]
     trees = needs_trees(settings.encoder.name)
     vectors = matrix = None
@@ -82,31 +90,31 @@ def prepare(
     )
 
 
-def _tests(data: Data, settings: DataSettings, say: Callable[[str], None]) -> tuple[str, ...]:
-    """Names of the test splits: those of the settings, which must exist, or all that can be made."""
+def _tests(data: Data, settings: DataSettings, notify: Callable[[str], None]) -> tuple[str, ...]:
+    """Names of the test splits: those in the settings, which must be available, or all that are available."""
     if settings.tests:
         names = [data.task.part(split)[1].name for split in settings.tests]
         for name in names:
             if missing := data.missing(name):
-                raise ValueError(f"the test split {name} cannot be made: {missing}")
+                raise ValueError(f"the test split {name} is not available: {missing}")
         return tuple(names)
     found = []
     for name in data:
         if name in (TRAIN, DEV):
             continue
         if missing := data.missing(name):
-            say(f"the test split {name} is left out: {missing}")
+            notify(f"the test split {name} is left out: {missing}")
         else:
             found.append(name)
     return tuple(found)
 
 
 def part_of(batches: Batches, rank: int, world_size: int) -> Batches:
-    """Every `world_size`-th sample, from that of the rank on."""
+    """Every `world_size`-th sample, starting with sample `rank`."""
     if world_size == 1:
         return batches
     if len(batches) < world_size:
-        raise ValueError(f"{len(batches)} samples cannot be shared by {world_size} devices: use fewer devices")
+        raise ValueError(f"{len(batches)} samples cannot be divided among {world_size} devices: use fewer devices")
     rows = range(rank, len(batches), world_size)
     first, second = (
         None if side is None else Ragged.from_sequences([side[row].tolist() for row in rows])
@@ -120,14 +128,14 @@ def part_of(batches: Batches, rank: int, world_size: int) -> Batches:
 
 
 class MicroBatch:
-    """The part of a micro-batch that one process encodes. Not a dataclass: Lightning would take it apart."""
+    """The part of a micro-batch that one process encodes. Not a dataclass: Lightning would traverse its fields."""
 
     def __init__(self, batch: Batch, weight: float, count: int, ends_step: bool) -> None:
         self.batch = batch
-        # Of the mean loss: summed over the micro-batches of a step and averaged over the processes, the weighted losses
-        # are the mean over all samples of the step.
+        # Factor for the mean loss: weighted losses, summed over the micro-batches of a step and averaged over
+        # processes, are the mean over all samples of the step.
         self.weight = weight
-        self.count = count  # number of samples; 0 if the only one is a substitute, as there were too few for all
+        self.count = count  # number of samples; 0 if `batch` is a placeholder, since there are too few samples
         self.ends_step = ends_step
 
     def to(self, device: torch.device) -> "MicroBatch":
@@ -135,7 +143,7 @@ class MicroBatch:
 
 
 class Loader:
-    """The micro-batches of one process, epoch by epoch. `buckets` plans them from the number of the epoch."""
+    """The micro-batches of one process. `buckets` determines them for each epoch."""
 
     def __init__(
         self,
@@ -154,7 +162,7 @@ class Loader:
         return len(self.buckets)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[MicroBatch]:
-        """The micro-batches of an epoch, from the one with index `start` on."""
+        """The micro-batches of an epoch, starting with index `start`."""
         self.buckets.set_epoch(number)
         plan = list(self.buckets)
         step_sizes = np.add.reduceat([len(rows) for rows in plan], range(0, len(plan), self.accumulate))
@@ -163,7 +171,7 @@ class Loader:
             yield self._part(plan[index], int(step_sizes[index // self.accumulate]), ends_step)
 
     def _part(self, rows: np.ndarray, step_size: int, ends_step: bool) -> MicroBatch:
-        own = rows[self.rank :: self.world_size]  # the samples are sorted by length: all parts are alike
+        own = rows[self.rank :: self.world_size]  # samples are sorted by length, so all parts have similar lengths
         batch = self.batches[own if len(own) else rows[:1]]
         weight = len(own) * self.world_size / step_size
         return MicroBatch(batch.pin_memory() if self.pin else batch, weight, len(own), ends_step)

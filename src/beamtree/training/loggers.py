@@ -1,9 +1,9 @@
-"""Loggers: where the metrics of each epoch go, besides metrics.jsonl.
+"""Loggers: where the metrics of each epoch are logged, besides metrics.jsonl.
 
     train(settings, folder, loggers=["tensorboard", "wandb"])
     train(settings, folder, loggers=[WandbLogger(project="trees")])     # any logger of Lightning
 
-Logs are in the folder `logs` of the run. A run that is resumed continues them.
+Logs are written to the folder `logs` of the run. A resumed run continues its logs.
 """
 
 import importlib.util
@@ -26,12 +26,12 @@ LOGS = "logs"
 DEFAULT = ("tensorboard", "csv")
 NAMES = ("tensorboard", "csv", "wandb", "mlflow")
 PROJECT = "beamtree"
-_IDS = "ids.json"  # of this run at the services, by name
-_PACKAGES = ("tensorboard", "wandb", "mlflow")  # loggers that are named after the package they need
+_IDS = "ids.json"  # ids of this run at tracking services, by name of the service
+_PACKAGES = ("tensorboard", "wandb", "mlflow")  # loggers with the same name as the package they need
 
 
 def check_loggers(loggers: Iterable[str | Logger]) -> None:
-    """Raise a `ValueError` for an unknown name, or one whose package is not installed."""
+    """Raise a `ValueError` for an unknown logger, or one whose package is not installed."""
     for logger in loggers:
         if isinstance(logger, str):
             check_choice("logger", logger, NAMES)
@@ -45,13 +45,20 @@ class Loggers:
     def __init__(
         self, loggers: Sequence[str | Logger], folder: Path, settings: Settings, past: Sequence[dict[str, Any]] = ()
     ) -> None:
-        """past: metrics of the epochs before a run was resumed."""
+        """Open the loggers.
+
+        Args:
+            loggers: names, or loggers of Lightning.
+            folder: the folder of the run.
+            settings: the settings of the run, logged as hyperparameters.
+            past: metrics of the epochs before the run was resumed.
+        """
         self._folder = folder / LOGS
         with files.writing(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
             self._made = [(logger, self._make(logger, settings, past)) for logger in loggers]
             for name, logger in self._made:
-                if name == "csv":  # it starts a new file
+                if name == "csv":  # it always starts a new file
                     for metrics in past:
                         _log(logger, metrics)
                 elif not past:
@@ -65,7 +72,7 @@ class Loggers:
     def close(self) -> None:
         for name, logger in self._made:
             logger.finalize("success")
-            if name == "wandb":  # otherwise the next run of this process would continue this one
+            if name == "wandb":  # otherwise the next run in this process would be logged as this one
                 logger.experiment.finish()  # type: ignore[attr-defined]
 
     def _make(self, logger: str | Logger, settings: Settings, past: Sequence[dict[str, Any]]) -> Logger:
@@ -78,7 +85,7 @@ class Loggers:
         if logger == "csv":
             (self._folder / "csv" / "metrics.csv").unlink(missing_ok=True)
             return CSVLogger(root, LOGS, "csv")
-        # Imported here: these load all of lightning.pytorch, and packages that are optional.
+        # Imported here: they load all of lightning.pytorch, and optional packages.
         from lightning.pytorch import loggers as pytorch_loggers
 
         if logger == "wandb":
@@ -100,7 +107,7 @@ class Loggers:
         return made
 
     def _id(self, service: str, new: str | None = None) -> str | None:
-        """The id of this run at a service: the one that was stored before, or `new`, which is stored."""
+        """The stored id of this run at a service, or else `new`, which is stored."""
         path = self._folder / _IDS
         known = files.read_json(path) if path.exists() else {}
         if service not in known and new is not None:

@@ -1,11 +1,11 @@
-"""Training: `train` starts a run or continues it, `resume` needs its folder alone.
+"""Training: `train` starts or resumes a run, `resume` resumes the run in a folder.
 
     results = train(recipes.load("listops", seed=1), "runs/listops/bt-grc-seed1")
     results["splits"]["near-iid"]["accuracy"]
 
-The loop is in `fit`. A run that was stopped, or killed at any moment, continues from its last checkpoint to the same
-result; on a CPU, with as many processes, to the last bit. A finished run is not trained again, unless it may have more
-epochs than it had.
+The training loop is `fit`. A run that was stopped or killed at any moment resumes from its last checkpoint and reaches
+the same result; on a CPU with the same number of processes, the weights are bit-identical. A finished run is not
+trained again, unless its settings now allow more epochs.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from beamtree.runs import checkpoints
 from beamtree.runs.folder import CHECKPOINTS, fingerprint, read_settings
 from beamtree.runs.settings import Settings, replace
 from beamtree.training.callbacks import Callback
-from beamtree.training.folder import Status, alone, finished_at, note_data, status, write_or_verify
+from beamtree.training.folder import Status, exclusive, finished_at, record_data, status, write_or_verify
 from beamtree.training.launch import find_processes, launch, on_first
 from beamtree.training.loading import DEV, TRAIN, TrainingData, prepare
 from beamtree.training.loggers import DEFAULT, check_loggers
@@ -52,32 +52,32 @@ def train(
     checkpoint_minutes: float = 5.0,
     checkpoint_steps: int | None = None,
 ) -> dict[str, Any]:
-    """Train a model into a folder, and evaluate it on the test splits.
+    """Train a model in a folder and evaluate it on the test splits.
 
-    A run that was stopped is resumed from its last checkpoint. A finished run is not trained again, unless its settings
-    now allow more epochs than it had.
+    A run that was stopped is resumed from its last checkpoint. A finished run is not trained again, unless `settings`
+    now allow more epochs.
 
     Args:
         settings: all settings of the run, as `beamtree.runs.recipes.load` returns them.
-        folder: the folder of the run, which is created.
+        folder: the folder of the run; created if it does not exist.
         data: used instead of the data that the settings name.
         device: "cpu", "cuda", or "auto", which is "cuda" if available.
-        devices: number of processes on each node, one for each device; they share the samples of every step. By default
-            the number that torchrun or srun set, otherwise 1.
+        devices: number of devices per node, with one process each; they share the samples of every step. Defaults to
+            the number that torchrun or srun set, or to 1.
         nodes: number of machines, with the same default.
         loggers: "tensorboard", "csv", "wandb", "mlflow", or loggers of Lightning; see `beamtree.training.loggers`.
         callbacks: see `beamtree.training.Callback`.
         progress: whether to print a progress bar and a line after each epoch.
         roots: folders with the original files of data sets, as for `beamtree.data.load`.
-        checkpoint_minutes: time between two checkpoints, besides those at the end of each epoch.
-        checkpoint_steps: steps of the optimizer between two checkpoints, instead of `checkpoint_minutes`.
+        checkpoint_minutes: minutes between checkpoints, in addition to those at the end of each epoch.
+        checkpoint_steps: optimizer steps between checkpoints, instead of `checkpoint_minutes`.
 
     Returns:
-        The contents of results.json. Of several processes only the first returns it; the others return an empty dict.
+        The contents of results.json. In distributed training, all processes but the first return an empty dict.
 
     Raises:
         ValueError: if the folder holds other files or a run with other settings, if data or packages are missing, or if
-            the training has diverged.
+            training diverged.
 
     Examples:
         >>> from beamtree.runs import recipes
@@ -90,7 +90,7 @@ def train(
         options = {"tokenizer": data.tokenizer.name}
         settings = replace(settings, data=replace(settings.data, task=data.name, options=options))
     if not checkpoint_minutes >= 0:
-        raise ValueError(f"checkpoint_minutes is {checkpoint_minutes!r}: it must be a number of at least 0")
+        raise ValueError(f"checkpoint_minutes is {checkpoint_minutes!r}: it must be at least 0")
     if checkpoint_steps is not None:
         check_integer("checkpoint_steps", checkpoint_steps, at_least=1)
     check_loggers(loggers)
@@ -100,7 +100,7 @@ def train(
     screen = Screen(quiet=not progress, mute=not first)
     try:
         with watch(fabric), screen.open(), contextlib.ExitStack() as stack:
-            if on_first(fabric, lambda: _enter(stack, folder, settings)) is Status.FINISHED:
+            if on_first(fabric, lambda: _lock_unfinished(stack, folder, settings)) is Status.FINISHED:
                 return _read_finished(folder, screen) if first else {}
             prepared = _prepare(fabric, settings, roots, screen, data)
             on_first(fabric, lambda: write_or_verify(folder, prepared, processes.device))
@@ -119,12 +119,12 @@ def train(
 
 
 def resume(folder: str | os.PathLike[str], *, max_epochs: int | None = None, **options: Any) -> dict[str, Any]:
-    """Continue the run in a folder.
+    """Resume the run in a folder.
 
     Args:
         folder: the folder of the run.
-        max_epochs: maximum number of epochs, which may be more than the run had.
-        **options: those of `train`.
+        max_epochs: a new maximum number of epochs, which may be larger than before.
+        **options: keyword arguments of `train`.
 
     Returns:
         As `train`.
@@ -143,7 +143,7 @@ def resume(folder: str | os.PathLike[str], *, max_epochs: int | None = None, **o
 
 
 def fit(run: Run, schedule: Schedule) -> None:
-    """The training loop: epochs of steps, each step of one or more micro-batches."""
+    """The training loop: each epoch consists of steps, each step of one or more micro-batches."""
     fabric, training = run.fabric, run.settings.training
     fabric.call("on_train_start", run=run)
     schedule.start(run.step)
@@ -161,7 +161,7 @@ def fit(run: Run, schedule: Schedule) -> None:
             run.optimizer.zero_grad()
             run.step += 1
             fabric.call("on_step_end", run=run, loss=loss)
-            if run.micro_batches < len(run.loader):  # the checkpoint after the last step is that of the epoch
+            if run.micro_batches < len(run.loader):  # after the last step, the checkpoint of the epoch follows
                 save, stop = schedule.decide(run.step)
                 if save or stop:
                     run.save(schedule)
@@ -177,60 +177,60 @@ def fit(run: Run, schedule: Schedule) -> None:
             raise Stopped(stop)
 
 
-def _enter(stack: contextlib.ExitStack, folder: Path, settings: Settings) -> Status:
-    """Lock the folder until the end of the run, unless it is finished."""
+def _lock_unfinished(stack: contextlib.ExitStack, folder: Path, settings: Settings) -> Status:
+    """Lock the folder until `stack` is closed, unless the run is finished."""
     if status(folder, settings) is Status.FINISHED:
         return Status.FINISHED
-    stack.enter_context(alone(folder))
-    return status(folder, settings)  # it may have changed in the meantime
+    stack.enter_context(exclusive(folder))
+    return status(folder, settings)  # another process may have changed it before the lock
 
 
 def _prepare(
     fabric: Fabric, settings: Settings, roots: Roots | None, screen: Screen, data: Data | None
 ) -> TrainingData:
-    """Load the data: the first process of each node before the others, which then find it in the cache."""
+    """Load the data. The first process of each node goes first, so the others find the data in the cache."""
     with fabric.rank_zero_first(local=True):
-        prepared = prepare(settings, roots, screen.show, screen.tell, data)
+        prepared = prepare(settings, roots, screen.show, screen.print, data)
     screen.clear()
     if fabric.world_size > 1:
-        own = fingerprint(prepared.data, (TRAIN, DEV))
-        if fabric.broadcast(own) != own:
-            raise ValueError("the data of this process is not that of the first one: copy the same files to all nodes")
+        fingerprints = fingerprint(prepared.data, (TRAIN, DEV))
+        if fabric.broadcast(fingerprints) != fingerprints:
+            raise ValueError("the data differs from that of the first process: copy the same files to all nodes")
     return prepared
 
 
 def _load_checkpoint(folder: Path, screen: Screen) -> dict[str, Any] | None:
-    """The newest checkpoint that is not damaged; newer files are removed."""
-    place = folder / CHECKPOINTS
-    path = checkpoints.newest(place, screen.warn)
-    checkpoints.remove_after(place, path)
+    """Load the newest checkpoint that is not damaged, and remove newer files."""
+    checkpoint_folder = folder / CHECKPOINTS
+    path = checkpoints.newest(checkpoint_folder, screen.warn)
+    checkpoints.remove_after(checkpoint_folder, path)
     return None if path is None else checkpoints.load(path)
 
 
 def _read_finished(folder: Path, screen: Screen) -> dict[str, Any]:
-    screen.tell(f"{folder} was finished on {finished_at(folder)}; these are its results")
+    screen.print(f"{folder} was finished on {finished_at(folder)}; these are its results")
     return storage.read_results(folder)
 
 
 def _interrupted(stopped: Stopped, first: bool) -> dict[str, Any]:
-    """End the process as the signal would have: Ctrl-C as a KeyboardInterrupt, SIGTERM with its exit status."""
+    """Exit as the signal would have: `KeyboardInterrupt` for Ctrl-C, the exit status of the signal for SIGTERM."""
     if not first:
-        return {}  # the first process reports it
+        return {}  # only the first process reports it
     if stopped.signal_number == signal.SIGINT:
         raise KeyboardInterrupt from None
     raise SystemExit(128 + stopped.signal_number) from None
 
 
 def _finish(run: Run) -> dict[str, Any]:
-    """Evaluate the best weights on every test split, and write them and the results."""
+    """Evaluate the best weights on all test splits and dev, and write the weights and the results."""
     data, model, screen, device = run.data, run.model, run.screen, run.fabric.device
     if not run.best.weights:
         raise ValueError(
-            f"the loss of epoch {run.epoch} is not a number: the training has diverged; "
-            f"choose a smaller optimizer.lr than {run.settings.optimizer.lr:g}"
+            f"training diverged: the loss of epoch {run.epoch} is not finite; "
+            f"use a smaller optimizer.lr than {run.settings.optimizer.lr:g}"
         )
     if run.diverged:
-        screen.warn(f"the training has diverged in epoch {run.epoch}: the epochs before it count")
+        screen.warn(f"training diverged in epoch {run.epoch}: using the best epoch before it")
     model.load_state_dict(run.best.weights, strict=False)
     storage.write_weights(run.folder, model)
 
@@ -252,15 +252,15 @@ def _finish(run: Run) -> dict[str, Any]:
             "epochs": run.epoch,
             "seconds": round(run.clock.now(), 2),
         }
-    note_data(run.folder, data, data.tests, str(device))
+    record_data(run.folder, data, data.tests, str(device))
     files.write_json(run.folder / storage.RESULTS, results)
-    checkpoints.prune(run.folder / CHECKPOINTS, kept=1)  # for more epochs
+    checkpoints.prune(run.folder / CHECKPOINTS, kept=1)  # keep one, to allow training for more epochs
     return results
 
 
 @contextlib.contextmanager
 def _matmul_precision(precision: str) -> Iterator[None]:
-    """Compute matrix products with TF32 if the precision is "tf32", else in full precision."""
+    """Use TF32 for matrix products if the precision is "tf32", otherwise float32."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     try:

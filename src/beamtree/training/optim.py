@@ -1,7 +1,7 @@
 """Ranger, the optimizer of the paper: RAdam (Liu et al. 2020) under Lookahead (Zhang et al. 2019).
 
-Every few steps the weights go a part of the way from where they were at the last such step, the slow weights, to where
-RAdam has brought them:  θ ← slow + α (θ − slow),  slow ← θ.
+Every few steps, Lookahead interpolates between the slow weights, which are those after the previous interpolation, and
+the weights of RAdam:  θ ← slow + α (θ − slow),  slow ← θ.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,10 +15,10 @@ from beamtree.utils.checks import check_integer
 
 
 class Ranger(torch.optim.RAdam):
-    """With the published code's settings: weight decay apart from the gradient, Lookahead of 5 steps and α = 0.8.
+    """Ranger with the defaults of the published code: decoupled weight decay, Lookahead every 5 steps with α = 0.8.
 
-    Slow weights and the number of steps are part of the state dict, so that a resumed run goes on as if it had not been
-    interrupted. Parameters without a gradient are left alone.
+    The state dict includes the slow weights and the number of steps, so resuming is exact. Parameters without a
+    gradient are not updated.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Ranger(torch.optim.RAdam):
     ) -> None:
         check_integer("lookahead_steps", lookahead_steps, at_least=1)
         if not 0 < alpha <= 1:
-            raise ValueError(f"alpha is {alpha!r}: it must be a number above 0 and up to 1")
+            raise ValueError(f"alpha is {alpha!r}: it must be greater than 0 and at most 1")
         super().__init__(parameters, lr, betas, eps, weight_decay, decoupled_weight_decay=True)
         self.lookahead_steps, self.alpha = lookahead_steps, alpha
 
@@ -43,12 +43,12 @@ class Ranger(torch.optim.RAdam):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        moving = [(group, [p for p in group["params"] if p.grad is not None]) for group in self.param_groups]
-        before = [(p, p.clone()) for _, parameters in moving for p in parameters if "slow" not in self.state[p]]
+        updated = [(group, [p for p in group["params"] if p.grad is not None]) for group in self.param_groups]
+        before = [(p, p.clone()) for _, parameters in updated for p in parameters if "slow" not in self.state[p]]
         super().step()
         for p, start in before:
             self.state[p]["slow"] = start
-        for group, parameters in moving:
+        for group, parameters in updated:
             group["taken"] = group.get("taken", 0) + 1
             if group["taken"] % self.lookahead_steps:
                 continue
@@ -60,6 +60,6 @@ class Ranger(torch.optim.RAdam):
 
 
 def make_optimizer(parameters: list[Tensor], settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """The optimizer of a run. Weight decay applies to all weights, also to biases and norms, as in the paper."""
+    """Create the optimizer of a run. As in the paper, weight decay applies to all parameters, also biases and norms."""
     make = {"ranger": Ranger, "adamw": torch.optim.AdamW}[settings.name]
     return make(parameters, lr=settings.lr, weight_decay=settings.weight_decay)

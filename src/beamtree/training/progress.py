@@ -1,4 +1,4 @@
-"""How far a run is: sums over an epoch, the best epoch so far, and the time taken."""
+"""The progress of a run: sums over an epoch, the best epoch so far, and the elapsed time."""
 
 import math
 import time
@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-MIN_GAIN = 1e-4  # an improvement of less does not count: of the loss, or of the accuracy in percent
+MIN_GAIN = 1e-4  # minimum improvement of the loss, or of the accuracy in percent
 
 
 class Means(NamedTuple):
@@ -21,7 +21,7 @@ class Means(NamedTuple):
 
 
 class Tally:
-    """Sums over the samples of an epoch. They stay on the device, since reading them makes the host wait for it."""
+    """Sums over the samples of an epoch, kept on the device to avoid host syncs."""
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.loss = torch.zeros((), dtype=torch.float64, device=device)
@@ -29,7 +29,7 @@ class Tally:
         self.samples = 0
 
     def add(self, loss: Float[Tensor, ""], hits: Tensor) -> None:
-        """Add samples: their mean loss, and for each whether it was classified correctly."""
+        """Add samples, given their mean loss and, for each sample, whether it was classified correctly."""
         self.loss.add_(loss.detach(), alpha=len(hits))
         self.hits.add_(hits.sum())
         self.samples += len(hits)
@@ -50,15 +50,15 @@ def means(sums: Float[Tensor, "3"]) -> Means:
 
 @dataclass
 class Best:
-    """The best epoch so far. Its weights are without frozen ones, such as pretrained word vectors."""
+    """The best epoch so far, with its weights except frozen ones such as pretrained word vectors."""
 
     score: float = -math.inf
     epoch: int = 0
-    waited: int = 0  # epochs since then
+    waited: int = 0  # epochs since the best one
     weights: dict[str, Tensor] = field(default_factory=dict)
 
     def offer(self, score: float, epoch: int) -> bool:
-        """Return whether this epoch is better, and count it if it is not."""
+        """Record an epoch, and return whether it is the best so far."""
         if score > self.score + MIN_GAIN:
             self.score, self.epoch, self.waited = score, epoch, 0
             return True
@@ -70,7 +70,7 @@ class Best:
 
 
 class Clock:
-    """Seconds that a run has taken, over all its starts."""
+    """Total training time of a run in seconds, including the time before it was resumed."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self._before, self._started = seconds, time.monotonic()
@@ -80,7 +80,7 @@ class Clock:
 
 
 def summary(metrics: dict[str, Any], max_epochs: int, is_best: bool) -> str:
-    """The line on the terminal after an epoch."""
+    """The line that is printed after an epoch."""
     return (
         f"epoch {metrics['epoch']:>{len(str(max_epochs))}}/{max_epochs}  train loss {metrics['train_loss']:.4f}, "
         f"accuracy {metrics['train_accuracy']:.2%}  dev loss {metrics['dev_loss']:.4f}, "
@@ -90,12 +90,12 @@ def summary(metrics: dict[str, Any], max_epochs: int, is_best: bool) -> str:
 
 
 class Forecast:
-    """Predicts the duration of an epoch from its first micro-batches. A short one is not worth mentioning."""
+    """Predicts the duration of an epoch from its first micro-batches, unless it is short."""
 
-    SHORT = 20.0  # seconds
-    AFTER = 3.0  # seconds
+    SHORT = 20.0  # seconds; no prediction for a shorter epoch
+    AFTER = 3.0  # seconds of training before the prediction
     MIN_MICRO_BATCHES = 3
-    LONG = 120.0  # seconds of an epoch on a CPU from which on a smaller recipe is suggested
+    LONG = 120.0  # seconds; for a longer epoch on a CPU, a smaller recipe is suggested
 
     def __init__(self, micro_batches: int, max_epochs: int, device: str, smaller: str | None) -> None:
         self._total, self._max_epochs, self._device, self._smaller = micro_batches, max_epochs, device, smaller
@@ -103,7 +103,7 @@ class Forecast:
         self.done = False
 
     def after_micro_batch(self) -> str | None:
-        """The prediction, when there is one. The first micro-batch, in which kernels are compiled, does not count."""
+        """Return the prediction once, otherwise None. The first micro-batch is not timed: it includes compilation."""
         self._seen += 1
         if self._seen == 1:
             self._started = time.monotonic()
@@ -112,13 +112,13 @@ class Forecast:
             return None
         self.done = True
         epoch = self._total * elapsed / (self._seen - 1)
-        text = f"an epoch takes about {_rounded(epoch)} here"
+        text = f"an epoch takes about {_rounded(epoch)} on this machine"
         if self._max_epochs > 1:
-            text += f", {self._max_epochs} epochs {_rounded(epoch * self._max_epochs)} at most"
+            text += f", {self._max_epochs} epochs at most {_rounded(epoch * self._max_epochs)}"
         if epoch < self.SHORT:
             return None
         if self._device == "cpu" and epoch > self.LONG and self._smaller is not None:
-            text += f"; for a CPU there is a smaller recipe: beamtree train {self._smaller}"
+            text += f"; on a CPU, a smaller recipe is faster: beamtree train {self._smaller}"
         return text
 
 

@@ -1,4 +1,4 @@
-"""A run in training: its state, what happens at the end of an epoch, and its checkpoints."""
+"""A run during training: its state, the end of an epoch, and its checkpoints."""
 
 import math
 import warnings
@@ -28,19 +28,19 @@ from beamtree.training.screen import Screen
 from beamtree.training.signals import Schedule
 from beamtree.utils import files
 
-_PLATEAU_THRESHOLD = 1e-4  # relative to the best value so far; smaller gains do not count for the learning rate
+_PLATEAU_THRESHOLD = 1e-4  # of ReduceLROnPlateau, relative to the best value so far
 
 
 class Run:
-    """A run in training, which callbacks receive: the model, its optimizer, and its progress.
+    """A run during training, which is passed to callbacks: the model, its optimizer, and its progress.
 
     Attributes:
         settings: all settings.
         folder: the folder of the run.
-        model: the model, which can be called as `run.model.read(batch)`.
+        model: the model; call `run.model.read(batch)`.
         optimizer: the optimizer.
         epoch: number of completed epochs.
-        step: number of steps of the optimizer.
+        step: number of optimizer steps.
         metrics: the lines of metrics.jsonl, one dict for each epoch.
         best: the best epoch so far.
         should_stop: set this to True to stop after the current epoch.
@@ -62,8 +62,8 @@ class Run:
             fabric: Lightning Fabric, which launched the processes.
             data: the data, prepared for training.
             folder: the folder of the run.
-            screen: where progress is shown.
-            state: a checkpoint to continue from.
+            screen: shows the progress.
+            state: a checkpoint to resume from.
         """
         self.fabric, self.data, self.folder, self.screen = fabric, data, folder, screen
         self.settings = data.settings
@@ -75,7 +75,7 @@ class Run:
         self.clock, self.epoch_started = Clock(), 0.0
         self._loggers: Loggers | None = None
 
-        checkpoints.seed_all(self.settings.seed)  # all processes begin with the same weights
+        checkpoints.seed_all(self.settings.seed)  # the same initial weights in all processes
         self.model = build(data.config, len(data.vocabulary), data.vectors)
         optimizer = make_optimizer([p for p in self.model.parameters() if p.requires_grad], self.settings.optimizer)
         with quiet_lightning():
@@ -105,7 +105,7 @@ class Run:
         smaller = small if recipe.startswith("listops") and recipe != small else None
         self._forecast = Forecast(len(self.loader), training.max_epochs, fabric.device.type, smaller)
         if state is None:
-            checkpoints.seed_all(self.settings.seed, 1 + rank)  # from here on, processes draw different numbers
+            checkpoints.seed_all(self.settings.seed, 1 + rank)  # from here on, random numbers differ between processes
         else:
             self._restore(state)
 
@@ -116,24 +116,24 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether the training has ended."""
+        """Whether training has ended."""
         training = self.settings.training
         no_gain = self.best.waited >= training.patience
         return self.should_stop or self.diverged or no_gain or self.epoch >= training.max_epochs
 
     def begin_epoch(self) -> None:
-        """Before the first micro-batch of an epoch, or of the rest of one."""
+        """Prepare for the micro-batches of an epoch, or for the rest of them after resuming."""
         self.model.train()
         if self.micro_batches == 0:
             self.epoch_started = self.clock.now()
 
     def count(self, micro_batch: MicroBatch, loss: Tensor, hits: Tensor) -> None:
-        """Count a micro-batch that has been trained on, and show it."""
+        """Add a micro-batch to the sums of the epoch, and update the progress bar."""
         self.micro_batches += 1
         if micro_batch.count:
             self.tally.add(loss, hits)
         if (forecast := self._forecast.after_micro_batch()) is not None:
-            self.screen.tell(forecast)
+            self.screen.print(forecast)
         if self.screen.is_due():
             train = means(self.tally.sums())
             speed = train.samples / max(self.clock.now() - self.epoch_started, 1e-9)
@@ -144,7 +144,7 @@ class Run:
     def end_epoch(self) -> dict[str, Any]:
         """Evaluate on dev, adapt the learning rate, keep the best weights; return the metrics of the epoch."""
         training = self.settings.training
-        train = means(self._sum(self.tally.sums()))  # waits for the device
+        train = means(self._sum(self.tally.sums()))  # syncs with the device
         speed = train.samples / (self.clock.now() - self.epoch_started)
         lr = self.optimizer.param_groups[0]["lr"]  # of this epoch
         dev = self._evaluate_dev()
@@ -166,16 +166,16 @@ class Run:
         return metrics
 
     def report(self, metrics: dict[str, Any]) -> None:
-        """Write the metrics of an epoch, and the weights if it is the best one, after its checkpoint."""
+        """Write the metrics of an epoch, and the weights if it is the best. Called after its checkpoint is written."""
         if not self.is_first:
             return
         is_best = self.best.epoch == metrics["epoch"]
         files.append_json_line(self.folder / METRICS, metrics)
         if is_best:
-            storage.write_weights(self.folder, self.model)  # from now on the folder is a model
+            storage.write_weights(self.folder, self.model)  # from here on, the folder can be loaded as a model
         if self._loggers is not None:
             self._loggers.log(metrics)
-        self.screen.tell(summary(metrics, self.settings.training.max_epochs, is_best))
+        self.screen.print(summary(metrics, self.settings.training.max_epochs, is_best))
 
     def agree_to_stop(self) -> None:
         """If a callback has set `should_stop` in one process, set it in all."""
@@ -183,7 +183,7 @@ class Run:
             self.should_stop = bool(self._sum(torch.tensor(float(self.should_stop), device=self.fabric.device)))
 
     def open_logs(self, loggers: Sequence[str | Logger]) -> None:
-        """Bring the metrics on disk to the state of the checkpoint, and open the loggers."""
+        """Restore metrics.jsonl to the state of the checkpoint, and open the loggers."""
         text = "".join(files.json_line(metrics) for metrics in self.metrics)
         files.write_atomically(self.folder / METRICS, text)
         self._loggers = Loggers(loggers, self.folder, self.settings, self.metrics)
@@ -193,7 +193,7 @@ class Run:
             self._loggers.close()
 
     def save(self, schedule: Schedule) -> None:
-        """Write a checkpoint, with the random states of all processes."""
+        """Write a checkpoint, including the random states of all processes."""
         state = {
             **{"epoch": self.epoch, "step": self.step, "micro_batches": self.micro_batches},
             "model": _trained_weights(self.model),
@@ -217,34 +217,34 @@ class Run:
             self.scheduler.load_state_dict(state["scheduler"])
         self.best, self.metrics, self.diverged = Best(**state["best"]), state["metrics"], state["diverged"]
         self.clock, self.epoch_started = Clock(state["seconds"]), state["epoch_started"]
-        if self.is_first:  # the sum over all processes, with which one of them continues
+        if self.is_first:  # the sum over all processes, which one process continues
             self.tally.load(state["tally"])
         random, world_size = state["random"], self.fabric.world_size
         if len(random) == world_size:
             checkpoints.restore_random_state(random[self.fabric.global_rank], self.fabric.device)
             return
         checkpoints.seed_all(self.settings.seed, 1 + self.fabric.global_rank, self.step)
-        self.screen.tell(
+        self.screen.print(
             f"the run was started on {len(random)} devices and continues on {world_size}: "
-            "its random numbers are others from here on"
+            "its random numbers will differ from here on"
         )
 
     def _random_states(self) -> list[dict[str, Any]]:
-        own = checkpoints.random_state(self.fabric.device)
-        states: list[Any] = [own]
+        state = checkpoints.random_state(self.fabric.device)
+        states: list[Any] = [state]
         if self.fabric.world_size > 1:
             states = [None] * self.fabric.world_size
-            torch.distributed.all_gather_object(states, own)
+            torch.distributed.all_gather_object(states, state)
         return states
 
     def _evaluate_dev(self) -> Means:
-        """On dev, in full precision whatever the precision of training."""
+        """Evaluate on dev, in float32 whatever the precision of training."""
         scores = score(self.model, self.dev, self.fabric.device, self.screen, DEV, self.settings.training.dev_batch)
         sums = torch.tensor([scores.losses.sum(), scores.hit.sum(), len(scores.hit)], dtype=torch.float64)
         return means(self._sum(sums.to(self.fabric.device)))
 
     def _sum(self, values: Tensor) -> Tensor:
-        """Sum over all processes, which must all call this."""
+        """Sum over all processes. All of them must call this."""
         if self.fabric.world_size == 1:
             return values
         total = self.fabric.all_reduce(values, reduce_op="sum")
@@ -253,12 +253,12 @@ class Run:
 
 
 class _Classifier(nn.Module):
-    """A model as a function of a micro-batch: the mean loss, and for each sample whether it is classified correctly."""
+    """Module that returns the mean loss of a micro-batch, and for each sample whether it is classified correctly."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
-        # DDP must look for parameters that a batch does not use, and warns if it finds none in the first batch.
+        # DDP with find_unused_parameters warns if the first batch uses all parameters: this one is never used.
         self.unused = nn.Parameter(torch.zeros(()))
 
     def forward(self, micro_batch: MicroBatch) -> tuple[Tensor, Tensor]:
@@ -271,7 +271,7 @@ class _Classifier(nn.Module):
 def score(
     model: Model, batches: Batches, device: torch.device, screen: Screen, what: str, max_samples: int = MAX_SAMPLES
 ) -> Outcomes:
-    """Evaluate with a progress bar. A warning that memory is scarce becomes a line."""
+    """Evaluate with a progress bar, and print warnings, for example of scarce memory, as lines."""
     with warnings.catch_warnings(record=True) as caught:
         scores = evaluate_model(
             model,
@@ -287,7 +287,7 @@ def score(
 
 
 def _trained_weights(model: Model) -> dict[str, Tensor]:
-    """A copy of the weights on the CPU, without frozen ones: pretrained word vectors are large."""
+    """A copy of the weights on the CPU, except frozen ones: pretrained word vectors are large."""
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     weights = model.state_dict().items()
     return {name: tensor.detach().cpu().clone() for name, tensor in weights if name not in frozen}

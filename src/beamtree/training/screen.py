@@ -1,4 +1,4 @@
-"""What a run shows on the terminal: progress bars, a line after each epoch, and warnings."""
+"""Terminal output of a run: progress bars, a line after each epoch, and warnings."""
 
 import sys
 import time
@@ -9,13 +9,15 @@ from rich.progress import MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from beamtree.utils.terminal import progress_bar
 
-_PAUSE = 0.5  # seconds between two updates of the bar, each of which waits for the device
+_PAUSE = 0.5  # seconds between two updates of the bar, each of which syncs with the device
 
 
 class Screen:
-    """The terminal of a run. Without a terminal there are lines only.
+    """Prints lines and progress bars to standard error. Bars are shown only if it is a terminal.
 
-    quiet: warnings only. mute: nothing, as for all processes but the first.
+    Attributes:
+        quiet: print warnings only.
+        mute: print nothing; used in all processes but the first.
     """
 
     def __init__(self, quiet: bool = False, mute: bool = False) -> None:
@@ -42,7 +44,7 @@ class Screen:
                 self.clear()
                 self._bar = None
 
-    def tell(self, text: str) -> None:
+    def print(self, text: str) -> None:
         if not self.quiet:
             print(text, file=sys.stderr, flush=True)
 
@@ -51,11 +53,11 @@ class Screen:
             print(f"warning: {text}", file=sys.stderr, flush=True)
 
     def is_due(self) -> bool:
-        """Whether a bar is shown and has not been updated for a moment."""
+        """Whether a bar is shown and should be updated."""
         return self.has_bar and time.monotonic() - self._updated >= _PAUSE
 
     def show(self, what: str, done: int, total: int | None, note: str = "") -> None:
-        """Update the bar of some work."""
+        """Show or update the progress bar with the description `what`."""
         if self._bar is None:
             return
         self._updated = time.monotonic()

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first one asks a run to stop after the current step, a second one ends it at once."""
+"""Ctrl-C and SIGTERM: the first signal stops a run after the current step, a second one stops it at once."""
 
 import signal
 import threading
@@ -9,60 +9,67 @@ from typing import Any
 import torch
 from lightning.fabric import Fabric
 
-_INTERVAL = 1.0  # seconds between two agreements of several processes, about
-_MAX_STEPS = 1000  # between two agreements
+_INTERVAL = 1.0  # seconds, approximately, between two synchronisations of several processes
+_MAX_STEPS = 1000  # between two synchronisations
 
 
 class StopSignals:
-    """Context manager that receives the signals. `received` is the number of the first one."""
+    """Context manager that handles the signals. `received` is the first signal, or None."""
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self._before: dict[int, Any] = {}
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
-        if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._receive)
+        if threading.current_thread() is threading.main_thread():  # Python allows handlers in the main thread only
+            for signum in (signal.SIGINT, signal.SIGTERM):
+                self._previous[signum] = signal.signal(signum, self._receive)
         return self
 
     def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        for signum, handler in self._previous.items():
+            signal.signal(signum, handler)
 
-    def _receive(self, number: int, frame: FrameType | None) -> None:
+    def _receive(self, signum: int, frame: FrameType | None) -> None:
         if self.received is not None:
             raise KeyboardInterrupt
-        self.received = number
+        self.received = signum
 
 
 class Schedule:
-    """When to write a checkpoint between two epochs, and when to stop: all processes decide alike.
+    """Decides when to write a checkpoint within an epoch and when to stop, with the same result in all processes.
 
-    A single process decides after every step. Several compare their signals and clocks about once a second, after a
-    number of steps that the first process determines from its speed.
+    A single process decides after every step. Several processes synchronise their signals and clocks about once a
+    second, after a number of steps that the first process computes from its speed.
     """
 
     def __init__(self, fabric: Fabric, signals: StopSignals, minutes: float, steps: int | None) -> None:
-        """steps: number of steps between two checkpoints; None: `minutes` decide."""
+        """Create a schedule.
+
+        Args:
+            fabric: Lightning Fabric, which launched the processes.
+            signals: receives the signals of this process.
+            minutes: minutes between two checkpoints.
+            steps: number of steps between two checkpoints, instead of `minutes`.
+        """
         self._fabric, self._signals, self._seconds, self._steps = fabric, signals, 60 * minutes, steps
         self._saved_step, self._saved_time = 0, time.monotonic()
-        self._agreed_step, self._agreed_time = 0, time.monotonic()
+        self._synced_step, self._synced_time = 0, time.monotonic()
         self._next = 0
 
     def start(self, step: int) -> None:
-        """Begin to count, after the step with this number."""
+        """Start counting after step `step`."""
         self.saved(step)
-        self._agreed_step, self._agreed_time, self._next = step, time.monotonic(), step + 1
+        self._synced_step, self._synced_time, self._next = step, time.monotonic(), step + 1
 
     def saved(self, step: int) -> None:
-        """A checkpoint has been written."""
+        """Record that a checkpoint was written after step `step`."""
         self._saved_step, self._saved_time = step, time.monotonic()
 
     def decide(self, step: int, always: bool = False) -> tuple[bool, int | None]:
-        """After a step: whether a checkpoint is due, and the signal to stop for.
+        """Called after a step. Returns whether a checkpoint is due, and the signal to stop for, or None.
 
-        `always` makes several processes agree now.
+        `always` makes several processes synchronise now.
         """
         due = step - self._saved_step >= self._steps if self._steps is not None else False
         stop = self._signals.received
@@ -70,13 +77,13 @@ class Schedule:
             return due or (self._steps is None and self._is_time()), stop
         if step < self._next and not always:
             return due, None
-        speed = (step - self._agreed_step) / max(time.monotonic() - self._agreed_time, 1e-3)
+        speed = (step - self._synced_step) / max(time.monotonic() - self._synced_time, 1e-3)
         steps = min(max(int(speed * _INTERVAL), 1), _MAX_STEPS) if self._fabric.is_global_zero else 0
         timed = self._fabric.is_global_zero and self._steps is None and self._is_time()
-        own = torch.tensor([stop or 0, int(timed), steps], device=self._fabric.device)
-        signal_number, save, steps = self._fabric.all_reduce(own, reduce_op="max").tolist()  # type: ignore[union-attr]
-        self._agreed_step, self._agreed_time, self._next = step, time.monotonic(), step + steps
-        return due or bool(save), signal_number or None
+        decision = torch.tensor([stop or 0, int(timed), steps], device=self._fabric.device)
+        signum, save, steps = self._fabric.all_reduce(decision, reduce_op="max").tolist()  # type: ignore[union-attr]
+        self._synced_step, self._synced_time, self._next = step, time.monotonic(), step + steps
+        return due or bool(save), signum or None
 
     def _is_time(self) -> bool:
         return time.monotonic() - self._saved_time >= self._seconds

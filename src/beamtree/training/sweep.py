@@ -1,11 +1,11 @@
-r"""Sweeps: several runs, each in a process of its own, with its own GPU.
+r"""Sweeps: several runs, each in its own process on its own GPU.
 
     jobs = [Job(settings, folder, command), ...]
-    failed = run_all(jobs, at_once=1, screen=Screen())      # on each GPU one run at a time
-    print(*command_lines(jobs), sep="\n")                   # for a scheduler of your own
+    failed = run_all(jobs, at_once=1, screen=Screen())      # one run at a time on each GPU
+    print(*command_lines(jobs), sep="\n")                   # for your own scheduler
 
-Finished runs are skipped and stopped ones resume, so an interrupted sweep continues when it is started again. A run
-that fails does not stop the others.
+Finished runs are skipped and stopped ones are resumed, so a sweep that was interrupted can be started again. A run that
+fails does not stop the others.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from beamtree.utils.checks import check_integer
 
 GPUS = "CUDA_VISIBLE_DEVICES"
 
-_CPU = "cpu"  # in place of the id of a GPU
+_CPU = "cpu"  # used in place of the id of a GPU
 _INTERVAL = 0.5  # seconds between two checks of the running processes
 
 
@@ -41,7 +41,12 @@ _INTERVAL = 0.5  # seconds between two checks of the running processes
 class Job:
     """A run of a sweep, and the command that trains it.
 
-    device: as for `train`. devices: number of GPUs, or of processes on the CPU, that the command uses.
+    Attributes:
+        settings: the settings of the run.
+        folder: the folder of the run.
+        command: the command that trains the run.
+        device: as for `train`.
+        devices: number of GPUs, or of processes on the CPU, that the command uses.
     """
 
     settings: Settings
@@ -56,16 +61,19 @@ class Job:
 
     @property
     def log(self) -> Path:
-        """The output of the command. It is not in the folder of the run, which must be empty when the run starts."""
+        """File for the output of the command, next to the folder of the run, which must be empty at the start."""
         return self.folder.with_name(f"{self.folder.name}.log")
 
 
 def run_all(jobs: Sequence[Job], at_once: int, screen: Screen) -> list[Job]:
     """Run all jobs that are not finished, and return those that failed.
 
-    at_once: number of runs at a time on each GPU of CUDA_VISIBLE_DEVICES, or of the machine; on a CPU, in all.
+    Ctrl-C and SIGTERM are passed on to the runs, which write a checkpoint and stop; a second signal kills them.
 
-    Ctrl-C and SIGTERM are passed on to the runs, which stop after writing a checkpoint; a second one kills them.
+    Args:
+        jobs: the runs and their commands.
+        at_once: number of runs at a time on each visible GPU, or in total on a CPU.
+        screen: shows the progress.
     """
     check_integer("at_once", at_once, at_least=1)
     waiting = _unfinished(jobs, screen)
@@ -80,10 +88,10 @@ def run_all(jobs: Sequence[Job], at_once: int, screen: Screen) -> list[Job]:
             while waiting and (acquired := devices.acquire(waiting[0])):
                 job = waiting.pop(0)
                 used[job] = acquired
-                with _deferred_signals():  # or a process that was just started would not be stopped
+                with _deferred_signals():  # otherwise a process that was just started might not be stopped
                     running[job] = _start(job, _environment(acquired, at_once))
                 where = "" if _CPU in acquired else f" on GPU {', '.join(acquired)}"
-                screen.tell(f"{job.name}: started{where}")
+                screen.print(f"{job.name}: started{where}")
             time.sleep(_INTERVAL)
             for job, process in list(running.items()):
                 metrics = _last_metrics(job.folder)
@@ -94,41 +102,41 @@ def run_all(jobs: Sequence[Job], at_once: int, screen: Screen) -> list[Job]:
                 devices.release(used.pop(job))
                 if process.returncode or not storage.is_finished(job.folder):
                     failed.append(job)
-                    screen.tell(f"{job.name}: failed")
+                    screen.print(f"{job.name}: failed")
                 else:
-                    screen.tell(f"{job.name}: finished after {metrics.get('epoch', 0)} epochs")
+                    screen.print(f"{job.name}: finished after {metrics.get('epoch', 0)} epochs")
     return failed
 
 
 def command_lines(jobs: Sequence[Job]) -> list[str]:
-    """The command of each job as a line for a POSIX shell. The lines can be run in any folder, in any order."""
+    """The command of each job as a line for a POSIX shell. The lines can be run in any folder and in any order."""
     return [_command_line(job) for job in jobs]
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that this process may use, by the ids or UUIDs that CUDA_VISIBLE_DEVICES has for them."""
+    """The GPUs that this process can use, as ids or UUIDs for CUDA_VISIBLE_DEVICES."""
     count = torch.cuda.device_count()
     if (named := os.environ.get(GPUS)) is not None:
-        return [name.strip() for name in named.split(",")][:count]  # CUDA ignores what follows an invalid id
+        return [name.strip() for name in named.split(",")][:count]  # CUDA ignores all ids after an invalid one
     return [str(index) for index in range(count)]
 
 
 class _Devices:
-    """The GPUs, and how many more runs each of them can take. The CPU counts as one more device."""
+    """The GPUs and the CPU, and how many more runs each of them can take."""
 
     def __init__(self, gpus: Sequence[str], at_once: int) -> None:
         self._gpus = list(gpus)
         self._free = dict.fromkeys((*gpus, _CPU), at_once)
 
     def check(self, job: Job) -> None:
-        """Raise a `ValueError` if the job needs more GPUs than there are."""
+        """Raise a `ValueError` if the job needs more GPUs than are visible."""
         if self._needs_gpu(job) and job.devices > len(self._gpus):
             raise ValueError(
-                f"{job.name}: devices is {job.devices}, but the number of visible GPUs is {len(self._gpus)}"
+                f"{job.name}: devices is {job.devices}, but only {len(self._gpus)} GPUs are visible: use fewer"
             )
 
     def acquire(self, job: Job) -> list[str]:
-        """The least loaded devices, as many as the job needs; an empty list if there are not enough."""
+        """Acquire the least loaded devices for a job; return an empty list if not enough are free."""
         if not self._needs_gpu(job):
             chosen = [_CPU] if self._free[_CPU] else []
         else:
@@ -149,20 +157,20 @@ class _Devices:
 
 
 def _unfinished(jobs: Sequence[Job], screen: Screen) -> list[Job]:
-    """The jobs that are to be run. A folder with other contents raises a `ValueError` before any job starts."""
+    """The jobs that are not finished. Raises a `ValueError` if a folder holds something other than the job's run."""
     unfinished = []
     for job in jobs:
         if status(job.folder, job.settings) is Status.FINISHED:
-            screen.tell(f"{job.name}: already finished")
+            screen.print(f"{job.name}: already finished")
         else:
             unfinished.append(job)
     return unfinished
 
 
 def _environment(devices: Sequence[str], at_once: int) -> dict[str, str]:
-    """The environment of a run: its GPUs, or its number of threads.
+    """The environment variables of a run: its GPUs, or its number of threads.
 
-    If several runs share the CPU, each has one thread, unless the user sets another number.
+    If several runs share the CPU, each uses one thread, unless the user has set OMP_NUM_THREADS.
     """
     if _CPU not in devices:
         return {**os.environ, GPUS: ",".join(devices)}
@@ -173,7 +181,7 @@ def _start(job: Job, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
     with files.writing(job.log):
         job.log.parent.mkdir(parents=True, exist_ok=True)
         with open(job.log, "ab") as log:
-            # In a session of its own: the terminal must not send it the Ctrl-C that this process passes on.
+            # A new session, so that Ctrl-C is not sent twice: by the terminal and by this process.
             return subprocess.Popen(
                 job.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
             )
@@ -181,7 +189,7 @@ def _start(job: Job, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
 
 @contextlib.contextmanager
 def _stop_on_error(running: "dict[Job, subprocess.Popen[bytes]]") -> Iterator[None]:
-    """If the block raises, stop all running processes: they get SIGINT, and are killed if waiting is interrupted."""
+    """If the block raises, send SIGINT to all running processes and wait; kill them if waiting is interrupted."""
     with _signals_as_interrupt():
         try:
             yield
@@ -198,15 +206,15 @@ def _stop_on_error(running: "dict[Job, subprocess.Popen[bytes]]") -> Iterator[No
 
 
 def _signals_as_interrupt() -> contextlib.AbstractContextManager[None]:
-    """Raise `KeyboardInterrupt` also for SIGTERM and SIGHUP."""
+    """Raise `KeyboardInterrupt` for SIGTERM and SIGHUP as well."""
     return _handled(("SIGTERM", "SIGHUP"), signal.default_int_handler)
 
 
 @contextlib.contextmanager
 def _deferred_signals() -> Iterator[None]:
-    """Raise the `KeyboardInterrupt` of a signal at the end of the block."""
+    """Defer the `KeyboardInterrupt` of a signal to the end of the block."""
     received: list[int] = []
-    with _handled(("SIGINT", "SIGTERM", "SIGHUP"), lambda number, frame: received.append(number)):
+    with _handled(("SIGINT", "SIGTERM", "SIGHUP"), lambda signum, frame: received.append(signum)):
         yield
     if received:
         raise KeyboardInterrupt
@@ -214,21 +222,21 @@ def _deferred_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _handled(names: Sequence[str], handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
-    """Handle these signals in the block; in the main thread only, as Python allows no handlers elsewhere."""
+    """Install a handler for signals during the block. No effect outside the main thread, where Python allows none."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    before = {number: signal.signal(number, handler) for number in numbers}
+    signums = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    before = {signum: signal.signal(signum, handler) for signum in signums}
     try:
         yield
     finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)
+        for signum, previous in before.items():
+            signal.signal(signum, previous)
 
 
 def _last_metrics(folder: Path) -> dict[str, Any]:
-    """The metrics of the last epoch; empty before the end of the first one."""
+    """The metrics of the last epoch; empty before the end of the first epoch."""
     try:
         lines = files.read_json_lines(folder / METRICS)
     except (OSError, ValueError):
@@ -250,7 +258,7 @@ def _command_line(job: Job) -> str:
     absolute = {str(job.folder): str(folder), f"--out={job.folder}": f"--out={folder}"}
     command = [absolute.get(argument, argument) for argument in job.command]
     line = shlex.join(command)
-    # The path of a recipe or of data stays as it is, since it is a setting of the run.
+    # A relative path of a recipe or of data must not become absolute: it is a setting of the run.
     paths = [job.settings.data.task, *(argument.rpartition("=")[2] for argument in command)]
     if any(path and not os.path.isabs(path) and os.path.exists(path) for path in paths):
         line = f"cd {shlex.quote(os.getcwd())} && {line}"

@@ -1,8 +1,8 @@
-"""Processes that train together end together: if one of them dies, the others end within a second.
+"""If one process of distributed training dies, exit the others within a second.
 
-Without this, the others would wait in a collective operation for a process that no longer exists. Every process holds a
-connection to the first one. The operating system closes it when a process ends, however it ends, on this machine or on
-another, so nothing is polled and no heartbeat can be late.
+Otherwise they would wait in a collective operation for a process that no longer exists. Every process holds a
+connection to the first one, which the operating system closes when a process exits for any reason, on any machine. No
+polling or heartbeat is needed.
 """
 
 import contextlib
@@ -18,11 +18,11 @@ from typing import Any
 from lightning.fabric import Fabric
 
 _CONNECT_TIMEOUT = 60.0  # seconds
-_MAX_MESSAGE = 500  # characters of an error that are passed on
+_MAX_MESSAGE = 500  # characters of an error message that are sent
 
 
 class Stopped(Exception):
-    """All processes have agreed to stop, after a checkpoint, because of this signal."""
+    """Raised in all processes to stop after a checkpoint because of a signal."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal_number)
@@ -31,7 +31,7 @@ class Stopped(Exception):
 
 @contextlib.contextmanager
 def watch(fabric: Fabric) -> Iterator[None]:
-    """End this process if another one fails during the block, and the others if this one does."""
+    """If any process fails during the block, exit all others."""
     if fabric.world_size == 1:
         yield
         return
@@ -48,7 +48,7 @@ def watch(fabric: Fabric) -> Iterator[None]:
 
 
 class _Peers:
-    """The connections of this process, by rank, each read by a thread."""
+    """The connections of this process by rank, each read by its own thread."""
 
     def __init__(self, is_first: bool) -> None:
         self.is_first = is_first
@@ -61,14 +61,14 @@ class _Peers:
         threading.Thread(target=self._read, args=(rank, connection), daemon=True).start()
 
     def close(self, last_message: dict[str, Any]) -> None:
-        """Tell the others how this process ends. What happens to them no longer matters to it."""
+        """Send the outcome of this process to the others, and ignore their messages from now on."""
         with self._lock:
             self._closed = True
             for connection in self._connections.values():
                 _send(connection, last_message)
 
     def _read(self, rank: int, connection: socket.socket) -> None:
-        message = _receive(connection) or {"failed": "has ended without a message; its log may have the reason"}
+        message = _receive(connection) or {"failed": "exited without a message; see its log for the reason"}
         if "done" in message:
             return
         with self._lock:
@@ -85,7 +85,7 @@ class _Peers:
 
 
 def _listen(fabric: Fabric) -> _Peers:
-    """Accept a connection from every other process. A token keeps strangers out."""
+    """Accept a connection from every other process. A token rejects connections from other programs."""
     peers, token = _Peers(is_first=True), secrets.token_hex(16)
     with socket.create_server(("", 0)) as server:
         server.settimeout(_CONNECT_TIMEOUT)
@@ -105,8 +105,8 @@ def _listen(fabric: Fabric) -> _Peers:
 
 
 def _connect(fabric: Fabric) -> _Peers:
-    offered: Any = None
-    port, token = fabric.broadcast(offered)
+    placeholder: Any = None
+    port, token = fabric.broadcast(placeholder)
     address = os.environ.get("MASTER_ADDR", "127.0.0.1")
     connection = socket.create_connection((address, port), timeout=_CONNECT_TIMEOUT)
     connection.settimeout(None)
@@ -117,12 +117,12 @@ def _connect(fabric: Fabric) -> _Peers:
 
 
 def _send(connection: socket.socket, message: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError):  # the other side may be gone
+    with contextlib.suppress(OSError):  # the connection may be closed
         connection.sendall(json.dumps(message).encode() + b"\n")
 
 
 def _receive(connection: socket.socket) -> dict[str, Any] | None:
-    """The next message; None if the connection was closed."""
+    """Receive the next message; None if the connection was closed."""
     line = b""
     try:
         while not line.endswith(b"\n"):
@@ -140,4 +140,4 @@ def _message(error: BaseException) -> str:
     text = " ".join(str(error).split())[:_MAX_MESSAGE]
     if isinstance(error, KeyboardInterrupt):
         return "was interrupted"
-    return f"has failed: {text}" if isinstance(error, ValueError) else f"has failed: {type(error).__name__}: {text}"
+    return f"failed: {text}" if isinstance(error, ValueError) else f"failed: {type(error).__name__}: {text}"

@@ -1,7 +1,7 @@
-"""The web page that shows a model's trees and predictions: served by `beamtree serve`, or one HTML file.
+"""The web page that shows the labels and trees of a text, served by `beamtree serve` or exported as one HTML file.
 
-The page draws documents made by `beamtree.models.answers.as_json`. Its parts are in this folder: page.html, view.css
-and ES modules; vendor/ holds D3. The colours, palette.css, are those of `beamtree.utils.palette`. Browsers refuse
+The page draws documents from `beamtree.models.answers.as_json`. It consists of page.html, view.css and ES modules in
+this folder; vendor/ holds D3. The colours in palette.css come from `beamtree.utils.palette`. Browsers do not allow
 module imports in a page that is opened from a file, so `script` joins the modules into one.
 """
 
@@ -43,13 +43,13 @@ _EXPORT = re.compile(r"^export (?=(?:async )?(?:const|function|class)\b)", re.MU
 
 
 def read(name: str) -> str:
-    """The contents of a file of the page."""
+    """Read a file of the page."""
     if name == "palette.css":
         return palette.css()
     return resources.files(__name__).joinpath(name).read_text(encoding="utf-8")
 
 
 def script() -> str:
-    """All modules as one. They share their top-level names, which therefore differ."""
+    """Join all modules into one script. Their top-level names must be unique."""
     joined = "\n".join(_EXPORT.sub("", _IMPORT.sub("", read(name))) for name in SCRIPTS)
     return joined.replace("\nexport { d3 };\n", "\n")

@@ -1,6 +1,6 @@
-// Everything that is seen is in the address, so that it can be copied, and shows the same again.
+// The URL fragment holds the complete state of the page, so that a link shows the same view again.
 
-/** What the address asks for. Beams: the chosen one of each side of each model, as "0.1_2.0". */
+/** Parse the URL fragment. `beams`: index of the chosen beam of each side of each model, written as "0.1_2.0". */
 export function readAddress() {
   const parts = new URLSearchParams(location.hash.slice(1));
   const step = parts.get("step") ?? "";
@@ -17,7 +17,7 @@ export function readAddress() {
   };
 }
 
-/** Replace the address; parts that are null, "" or as they are without being asked for are left out. */
+/** Replace the URL fragment. Parts that are null, "" or have their default value are left out. */
 export function writeAddress({ beams, view, ...parts }) {
   const written = new URLSearchParams();
   for (const [name, value] of Object.entries(parts)) if (value !== null && value !== "") written.set(name, value);

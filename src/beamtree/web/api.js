@@ -1,6 +1,6 @@
-// What the page asks the server for.
+// Requests to the server.
 
-/** An answer that says why it is none; `status` is that of HTTP. */
+/** The error that the server reports for a request. `status`: the HTTP status. */
 export class Refused extends Error {
   constructor(message, status) {
     super(message);
@@ -23,14 +23,14 @@ async function errorOf(answer) {
   try {
     return (await answer.json()).error ?? `The server answered with ${answer.status}.`;
   } catch {
-    // an answer of something between the page and the server
+    // not JSON: an answer from a proxy between the page and the server
     return `The server answered with ${answer.status}.`;
   }
 }
 
 /**
- * The document of a text. `asked`: {model, text, second}. `onProgress` is called with the server's events: "queued" with the
- * position in the queue, "running" with the seconds so far.
+ * Fetch the document of a text. `asked`: {model, text, second}. `onProgress` is called with the events of the server:
+ * "queued" with the position in the queue, "running" with the seconds so far.
  */
 export async function fetchDocument(asked, signal, onProgress = () => {}) {
   const answer = await post("api/parse", asked, "application/x-ndjson, application/json;q=0.9", signal);
@@ -46,7 +46,7 @@ export async function fetchDocument(asked, signal, onProgress = () => {}) {
 
 async function* lines(stream) {
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
-  let parts = []; // of a line that has not ended: a document is long, so it is joined once
+  let parts = []; // of an incomplete line, joined only once, since a document can be long
   for (;;) {
     const { done, value } = await reader.read();
     if (done) break;
@@ -61,13 +61,13 @@ async function* lines(stream) {
   if (parts.join("").trim()) yield JSON.parse(parts.join(""));
 }
 
-/** A drawing as a file. `asked`: {model, text, second, format, beam, side, theme}. */
+/** Fetch a drawing as a file. `asked`: {model, text, second, format, beam, side, theme}. */
 export async function fetchDrawing(asked) {
   const answer = await post("api/draw", asked, "*/*");
   if (!answer.ok) throw new Refused(await errorOf(answer), answer.status);
   return answer.blob();
 }
 
-/** What went wrong, in a sentence. */
+/** The message for an error. */
 export const explain = (error) =>
   error instanceof TypeError ? "The server does not answer: is it still running?" : error.message;

@@ -1,14 +1,14 @@
-"""The server of the page and of its JSON interface.
+"""The server of the page and its JSON API.
 
 GET  /               the page
 GET  /api/models     the models, and the limits of a request
 POST /api/parse      {"model": …, "text": …, "second": …} → the document that `beamtree parse --json` prints;
-                     with "Accept: application/x-ndjson" one line of JSON per event, see `Progress`
-POST /api/draw       the same, "format": "svg", "png", "pdf" or "tex", "beam": … → a file of one tree
-GET  /docs           the interface described for people, made from /openapi.json
+                     with "Accept: application/x-ndjson", one line of JSON per event; see `Progress`
+POST /api/draw       the same with "format": "svg", "png", "pdf" or "tex" and "beam": … → a drawing of one tree
+GET  /docs           the documentation of the API, generated from /openapi.json
 
-A client chooses among the models that the server was started with; no name that it sends becomes a path. The work of
-a client that disconnects is cancelled, see `beamtree.web.worker.Worker`.
+A client chooses one of the models that the server was started with; names in a request are never used as paths. When a
+client disconnects, its request is cancelled; see `beamtree.web.worker.Worker`.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from beamtree.web.progress import JSON_LINES, Progress, accepts_lines, unless_di
 from beamtree.web.schemas import Document, LimitsInfo, ModelInfo, Models, ParseRequest, Problem
 from beamtree.web.worker import Job, Limits, Worker, check_model
 
-# Texts to try, or pairs of them, by how the task's name begins.
+# Example texts, or pairs of texts, by prefix of the name of the task.
 EXAMPLES: dict[str, list[list[str]]] = {
     "listops": [
         ["[MAX 2 9 [MIN 4 7 ] 0 ]"],
@@ -58,25 +58,31 @@ _FILES = {
 }
 _LINES = '{"event": "queued", "position": 1}\n{"event": "running", "seconds": 0.5}\n{"event": "done", "document": {}}\n'
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
-    408: {"model": Problem, "description": "The request was not complete in time."},
+    408: {"model": Problem, "description": "The request was not received completely in time."},
     413: {"model": Problem, "description": "The text is too long."},
     415: {"model": Problem, "description": "The request is not JSON."},
-    422: {"model": Problem, "description": "The request is wrong: no such model, an unknown token, an empty text."},
-    500: {"model": Problem, "description": "An internal error, which the server's log explains."},
-    503: {"model": Problem, "description": "Too many requests wait already."},
-    504: {"model": Problem, "description": "The answer was not there in time."},
+    422: {
+        "model": Problem,
+        "description": "The request is invalid: an unknown model, an unknown token or an empty text.",
+    },
+    500: {"model": Problem, "description": "An internal error; see the log of the server."},
+    503: {"model": Problem, "description": "Too many requests are waiting."},
+    504: {"model": Problem, "description": "The model did not answer in time."},
 }
 
 
 def create_app(
     models: Mapping[str, Pretrained], limits: Limits | None = None, hosts: Collection[str] = ("localhost",)
 ) -> FastAPI:
-    """The application over these models, by the names that clients choose from.
+    """Create the application.
 
-    hosts: the names under which the server may be reached, besides addresses.
+    Args:
+        models: the models by the names that clients use.
+        limits: limits of requests.
+        hosts: host names that requests may use, besides IP addresses.
     """
     if not models:
-        raise ValueError("there is no model to serve: give at least one")
+        raise ValueError("there are no models to serve: give at least one")
     limits = limits or Limits()
     for name, model in models.items():
         check_model(name, model)
@@ -84,36 +90,36 @@ def create_app(
     app = FastAPI(
         title="beamtree",
         version=__version__,
-        description="What models read in a text: their label, and the trees of their beams.",
-        docs_url=None,  # FastAPI's own page loads its scripts from elsewhere
+        description="Labels and trees that models predict for a text.",
+        docs_url=None,  # FastAPI's page loads its scripts from the internet
         redoc_url=None,
         exception_handlers={HTTPException: _refuse, RequestValidationError: _explain},
     )
     app.add_middleware(
         Guard,
         hosts=hosts,
-        most_bytes=limits.bytes,
-        most_requests=limits.requests,
+        max_bytes=limits.bytes,
+        max_requests=limits.requests,
         body_seconds=limits.body_seconds,
     )
     app.state.workers, app.state.limits = list(workers.values()), limits
     for path, (name, kind) in _FILES.items():
         _add_file(app, path, read(name), kind)
 
-    @app.get("/api/models", summary="The models of the server, and the limits of a request")
+    @app.get("/api/models", summary="The models of the server and the limits of a request")
     async def list_models() -> Models:
         described = [_described(name, worker.model) for name, worker in workers.items()]
         return Models(models=described, limits=LimitsInfo.of(limits))
 
     @app.post(
         "/api/parse",
-        summary="What a model says of a text",
+        summary="The label and the trees of a text",
         response_model=Document,
         responses={200: {"content": {JSON_LINES: {"example": _LINES}}}, **_PROBLEMS},
-        description=f"At most {limits.characters:,} characters and {limits.tokens:,} tokens a text, one text (or pair) "
-        f"a request, {limits.waiting:,} requests waiting a model, {limits.seconds:,} seconds until the answer. "
+        description=f"One text or pair per request. At most {limits.characters:,} characters and {limits.tokens:,} "
+        f"tokens per text, {limits.waiting:,} waiting requests per model, and {limits.seconds:,} seconds per answer. "
         f"With the header 'Accept: {JSON_LINES}', the answer is one line of JSON per event: 'queued' with the position "
-        "in the queue, 'running' with the seconds so far, and last 'done' with the document, or 'error' with the "
+        "in the queue, 'running' with the seconds so far, and finally 'done' with the document, or 'error' with the "
         "message and the status.",
     )
     async def parse(asked: ParseRequest, request: Request) -> Response:
@@ -143,12 +149,12 @@ def create_app(
 
 
 def _submit(asked: ParseRequest, workers: Mapping[str, Worker]) -> tuple[Worker, Job]:
-    """Put the request into the queue of its model."""
+    """Add the request to the queue of its model."""
     worker = workers.get(asked.model)
     if worker is None:
         raise RequestError(unknown("model", asked.model[:100], workers))
     if asked.second and not worker.model.config.pair:
-        raise RequestError(f"{asked.model} reads single texts: leave out 'second'")
+        raise RequestError(f"{asked.model} takes single texts, not pairs: leave out 'second'")
     return worker, worker.submit([asked.text, asked.second] if asked.second else [asked.text])
 
 
@@ -181,8 +187,8 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 
 async def _explain(request: Request, error: Exception) -> Response:
-    """The first thing that is wrong with the request's body, in a sentence."""
+    """Report the first error in the body of a request as one sentence."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"][1:] if isinstance(part, str)) or "the request's body"
+    where = ".".join(str(part) for part in first["loc"][1:] if isinstance(part, str)) or "the body of the request"
     return JSONResponse({"error": f"{where}: {first['msg']}"}, 422)

@@ -1,19 +1,19 @@
-// The beams of each side as a strip of small trees with their probabilities; one of them is the large tree.
+// The beams of each side as a strip of thumbnails with their probabilities. The chosen beam is drawn as the large tree.
 
 import { bar, element, probability } from "./dom.js";
 import { collapseTo, layOut } from "./layout.js";
 import { drawThumbnail } from "./marks.js";
 
 const THUMBNAIL = { width: 96, height: 40 };
-const MOST_SHOWN = { leaves: 120, levels: 40 }; // of a small tree
+const MAX_SHOWN = { leaves: 120, levels: 40 }; // in a thumbnail
 
-/** The strip of one side. `onChoose` is called with the beam's index. */
+/** The strip of one side. `onChoose` is called with the index of a beam. */
 export class BeamStrip {
   constructor(side, name, onChoose) {
     this.side = side;
     const best = side.beams[0].bySpan;
     this.buttons = side.beams.map((beam, index) => {
-      const collapsed = collapseTo(beam, MOST_SHOWN);
+      const collapsed = collapseTo(beam, MAX_SHOWN);
       const picture = drawThumbnail(
         layOut(side, beam, collapsed, THUMBNAIL.height),
         THUMBNAIL,
@@ -52,8 +52,8 @@ export class BeamStrip {
     this.buttons.forEach((each, index) => each.setAttribute("aria-pressed", index === this.side.chosen));
   }
 
-  /** Mark the beams that have a constituent. */
-  light(key) {
+  /** Highlight the beams that contain a constituent. */
+  highlight(key) {
     const held = key && key.split("-")[1] - key.split("-")[0] > 1 ? this.side.holders(key) : [];
     this.buttons.forEach((each, index) => each.classList.toggle("holds", held.includes(index + 1)));
   }

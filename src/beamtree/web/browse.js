@@ -1,22 +1,22 @@
-// A file's texts as a list, each with what the model says of it; filters for wrong and for uncertain answers.
+// The texts of a file as a list with their predicted labels, with filters for wrong and for uncertain answers.
 
 import { explain, fetchDocument } from "./api.js";
 import { button, byId, element, plural, probability, words } from "./dom.js";
 import { readFile } from "./table.js";
 
-const MOST_TEXTS = 200; // texts of a file
-const SURE = 0.7; // an answer that is less probable is uncertain
-const AT_ONCE = 2;
+const MAX_TEXTS = 200; // per file
+const SURE = 0.7; // answers with a lower probability are uncertain
+const AT_ONCE = 2; // concurrent requests
 
 export class Browser {
-  /** `on`: {choose(row), model() → the one that reads, complain(message)}. */
+  /** `on`: {choose(row), model() → the chosen model, showError(message)}. */
   constructor(on) {
     this.on = on;
     this.rows = [];
     this.filter = "all";
     byId("file").addEventListener("change", async ({ target }) => {
       const [file] = target.files;
-      target.value = ""; // so that the same file can be chosen again
+      target.value = ""; // so that choosing the same file again is a change
       if (file) await this.open(file);
     });
     byId("close-file").addEventListener("click", () => this.close());
@@ -36,10 +36,10 @@ export class Browser {
   async open(file) {
     try {
       const rows = await readFile(file);
-      this.left = Math.max(rows.length - MOST_TEXTS, 0);
-      this.rows = rows.slice(0, MOST_TEXTS);
+      this.left = Math.max(rows.length - MAX_TEXTS, 0);
+      this.rows = rows.slice(0, MAX_TEXTS);
     } catch (error) {
-      this.on.complain(error.message);
+      this.on.showError(error.message);
       return;
     }
     byId("file-name").textContent = file.name;
@@ -57,7 +57,7 @@ export class Browser {
     byId("file").focus();
   }
 
-  /** Let the model read all rows, as after another was chosen. */
+  /** Parse all rows with the chosen model. */
   async read() {
     if (!this.rows.length) return;
     this.asking?.abort();
@@ -100,7 +100,7 @@ export class Browser {
     const rest = this.left ? ` The file has ${this.left} more.` : "";
     byId("file-progress").textContent =
       done < this.rows.length
-        ? `${done} of ${plural(this.rows.length, "text")} read …`
+        ? `${done} of ${plural(this.rows.length, "text")} parsed …`
         : `${plural(this.rows.length, "text")}; uncertain: below ${SURE}.${rest}`;
     const focused = byId("items").contains(document.activeElement) ? document.activeElement.dataset.row : null;
     byId("items").replaceChildren(
@@ -136,7 +136,7 @@ const asked = (row, model) => ({
   ...(model.pair && row.second && { second: row.second }),
 });
 
-/** What the list shows of a document. A label of the file is a name, or its number. */
+/** The part of a document that the list shows. A label in the file is a name or an index. */
 function answered(content, row) {
   const { label, labels } = content;
   const given = row.label === null || labels.includes(row.label) ? row.label : (labels[Number(row.label)] ?? row.label);

@@ -1,18 +1,18 @@
-// What is seen of a drawing that is larger than its place: zoom and pan by mouse, wheel, fingers and buttons.
+// Zoom and pan of a drawing by mouse, wheel, touch and buttons.
 
 import { d3 } from "./vendor/d3.js";
 import { isPhone, isStill, within } from "./dom.js";
 
-export const LARGEST = 1.5; // the scale at which a short text begins
-export const READABLE = 0.7; // and the smallest at which a long one does
-const SMALLEST = 0.12; // at which a drawing is fitted to its place: a smaller one would be a line
+export const LARGEST = 1.5; // initial scale of a short text
+export const READABLE = 0.7; // minimum initial scale of a long text
+const SMALLEST = 0.12; // minimum scale when fitting: a smaller drawing would look like a line
 const ZOOM_IN = 4;
 
 export class Camera {
-  /** Moves `world`, a group in `svg`. `onMove` is called after each move; `isLarge` says whether one finger may pan. */
+  /** Transforms the group `world` in `svg`. `onMove` is called after each change; one finger pans if `isLarge()`. */
   constructor(svg, world, { onMove, isLarge }) {
     this.svg = svg;
-    this.isMoved = false; // by the user: then a new size does not fit it again
+    this.isMoved = false; // by the user: then resizing does not fit it again
     this.wasFitted = false;
     this.zoom = d3
       .zoom()
@@ -30,7 +30,7 @@ export class Camera {
     return this.svg.__zoom ?? d3.zoomIdentity;
   }
 
-  /** What there is to see, {left, top, right, bottom}, and the size of the place, {width, height}. */
+  /** Set the bounds of the drawing, {left, top, right, bottom}, and the size of the view, {width, height}. */
   setScene(bounds, size) {
     this.bounds = bounds;
     this.size = size;
@@ -55,8 +55,8 @@ export class Camera {
   }
 
   /**
-   * All of it in view. `whole` false: a long text is only as small as can be read. What is larger than its place begins
-   * at the left (or, with `fromRight`, the right), its words at the bottom, or with `inMiddle` there.
+   * Fit the drawing to the view. With `whole` false, it stays readable and may be larger than the view. Then the view
+   * shows its left end (with `fromRight`, its right end) and the tokens at the bottom (with `inMiddle`, in the centre).
    */
   fit({ whole = true, isQuick = false, fromRight = false, inMiddle = false }) {
     if (!this.bounds) return;
@@ -85,13 +85,13 @@ export class Camera {
     this.wasFitted = true;
   }
 
-  /** Have this point of the drawing in the middle. */
+  /** Centre the view on a point of the drawing. */
   centre(x, y) {
     this.isMoved = true;
     this.selection.call(this.zoom.translateTo, x, y);
   }
 
-  /** Move what is seen by pixels. */
+  /** Pan by pixels. */
   shift(x, y) {
     const { transform } = this;
     this.selection.call(
@@ -100,7 +100,7 @@ export class Camera {
     );
   }
 
-  /** Have a point of the drawing in view, `below` pixels of it free below. */
+  /** Pan to bring a point of the drawing into view, with `below` units of the drawing below it. */
   reveal({ x, y }, below) {
     const { x: left, y: top, k } = this.transform;
     const [across, down] = [x * k + left, y * k + top];
@@ -112,7 +112,7 @@ export class Camera {
     this.shift(dx, dy);
   }
 
-  /** The part of the drawing that is seen, and `room` pixels around it. */
+  /** The visible part of the drawing, extended by `room` pixels on each side. */
   view(room) {
     const { x, y, k } = this.transform;
     return {
@@ -124,7 +124,7 @@ export class Camera {
   }
 }
 
-/** Wheel and fingers: on a phone one finger scrolls the page unless the drawing is larger than its place. */
+/** Which events zoom or pan. On a phone, one finger scrolls the page unless the drawing is larger than the view. */
 function mayZoom(event, isLarge) {
   if (event.type === "wheel") return !isPhone() || event.ctrlKey;
   if (event.type === "touchstart") return event.touches.length > 1 || isLarge();

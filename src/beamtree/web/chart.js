@@ -1,4 +1,4 @@
-// The chart of a short text: every constituent of any beam in a triangle over the words, the darker the more probable.
+// The chart of a short text: the constituents of all beams in a triangle over the tokens. Darker is more probable.
 
 import { MONO, drawn, element, measure, moveFocus, shortened, spanKey, within } from "./dom.js";
 
@@ -21,7 +21,7 @@ export class ChartView {
     }).observe(this.root);
   }
 
-  /** Column: the middle of the constituent; row: how many words it has, the whole on top. */
+  /** The column of a cell is the middle of its constituent; its row is the number of tokens, the whole text on top. */
   #draw() {
     const { tokens, size, chart } = this.side;
     const widths = tokens.map((token) => measure(token, FONT));
@@ -108,7 +108,7 @@ export class ChartView {
     this.#listen(order);
     this.root.replaceChildren(this.svg);
     this.update();
-    this.light(this.lit);
+    this.highlight(this.lit);
   }
 
   #listen(order) {
@@ -126,7 +126,7 @@ export class ChartView {
     this.svg.addEventListener("keydown", (event) => this.#walk(event, order));
   }
 
-  /** Arrow keys: sideways along the constituents, up and down to the nearest longer and shorter one. */
+  /** Arrow keys: left and right to the adjacent constituent, up and down to the nearest longer and shorter one. */
   #walk(event, order) {
     const index = this.cells.indexOf(event.target);
     if (index < 0) return;
@@ -163,7 +163,7 @@ export class ChartView {
     for (const cell of this.cells ?? []) cell.classList.toggle("made", this.side.tree.bySpan.has(cell.dataset.span));
   }
 
-  light(key) {
+  highlight(key) {
     this.lit = key;
     const [start, end] = key?.split("-").map(Number) ?? [0, 0];
     for (const cell of this.cells ?? []) cell.classList.toggle("lit", cell.dataset.span === key);

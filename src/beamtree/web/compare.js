@@ -1,8 +1,8 @@
-// What two trees share, and the legend of everything that colours and dashes say.
+// The comparison of two trees, and the legend of colours and line styles.
 
 import { element, plural } from "./dom.js";
 
-/** How many constituents the chosen trees of two sides share. */
+/** The number of constituents that the chosen trees of two sides share. */
 export function shareOf(one, two) {
   const shared = one.tree.merges.filter(({ key }) => two.tree.bySpan.has(key)).length;
   return { shared, all: one.tree.merges.length };
@@ -17,7 +17,7 @@ function entry(kind, text, style = null, sign = "") {
   return element("li", {}, swatch, text);
 }
 
-/** What is to be explained of the trees that are shown. */
+/** The legend of the trees in the frames. */
 export function legendOf(frames, { isCollapsed }) {
   const entries = [];
   const sides = frames.flatMap(({ parts }) => parts);
@@ -47,11 +47,11 @@ export function legendOf(frames, { isCollapsed }) {
     );
     if (wrong) entries.push(entry("wrong", "wrong ≠ expected", null, "7"));
   }
-  if (isCollapsed) entries.push(entry("roof", "collapsed, with its tokens: click to expand", null, "△"));
+  if (isCollapsed) entries.push(entry("roof", "collapsed, with its number of tokens: click to expand", null, "△"));
   return entries;
 }
 
-/** What a chart shows; of a long text it is a skyline. */
+/** The legend of a chart, which is a skyline for a long text. */
 export const chartLegend = (isSkyline) =>
   isSkyline
     ? [
@@ -60,12 +60,12 @@ export const chartLegend = (isSkyline) =>
         element(
           "li",
           {},
-          "a bar is as wide as its tokens, the higher the more tokens (left), the paler the less probable",
+          "bars span their tokens; higher bars have more tokens (left axis), paler bars are less probable",
         ),
       ]
-    : [entry("cell-made", "in the chosen tree"), element("li", {}, "the darker the more probable over all beams")];
+    : [entry("cell-made", "in the chosen tree"), element("li", {}, "darker cells are more probable over all beams")];
 
-/** In words, for the status line. */
+/** The comparison as text for the status line. */
 export function sharedInWords(frames) {
   const counts = frames.filter(({ parts }) => parts.length > 1).map(({ parts }) => shareOf(...parts));
   if (!counts.length) return "";

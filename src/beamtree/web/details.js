@@ -1,12 +1,12 @@
-// At the side of the tree: what the model says of the whole text, and what is known of one constituent.
+// The side panel: the answer for the whole text, and the details of one constituent.
 
 import { bar, button, element, plural, probability, words } from "./dom.js";
 import { isWrong } from "./documents.js";
 
-const MOST_LABELS = 10;
-const LEAST = 0.0005; // what is less is shown as 0.000
+const MAX_LABELS = 10;
+const LEAST = 0.0005; // smaller probabilities would be shown as 0.000
 
-/** A label with its colour. */
+/** A label in its colour. */
 function pill(label, style) {
   const made = element("strong", { class: "pill" }, label);
   if (style) {
@@ -17,14 +17,14 @@ function pill(label, style) {
   return made;
 }
 
-/** Labels and their probabilities as bars, the most probable first, those without a chance in one line. */
-function labelBars(chances, said, styleOf, name) {
-  const sorted = [...chances].sort((a, b) => b[1] - a[1]);
-  const shown = sorted.slice(0, MOST_LABELS).filter(([label, value]) => label === said || value >= LEAST);
+/** Labels and their probabilities as bars, the most probable first. Labels with probability 0.000 share one line. */
+function labelBars(probabilities, predicted, styleOf, name) {
+  const sorted = [...probabilities].sort((a, b) => b[1] - a[1]);
+  const shown = sorted.slice(0, MAX_LABELS).filter(([label, value]) => label === predicted || value >= LEAST);
   const rows = shown.map(([label, value]) =>
     element(
       "li",
-      { class: label === said ? "said" : null },
+      { class: label === predicted ? "said" : null },
       element("span", { class: "name" }, label),
       bar(value, styleOf(label)),
       element("span", { class: "number" }, probability(value)),
@@ -38,7 +38,7 @@ function labelBars(chances, said, styleOf, name) {
   return element("ol", { class: "labels", "aria-label": name }, ...rows);
 }
 
-/** What the models say of the whole text. */
+/** The answers of the models for the whole text. */
 export function answerOf(readings) {
   return readings.map((reading) => {
     const {
@@ -72,7 +72,7 @@ export function answerOf(readings) {
         element(
           "p",
           { class: "unknown" },
-          `Unknown to the model, which reads them all as one word: ${unknown
+          `Not in the vocabulary, all read as the unknown word: ${unknown
             .slice(0, 20)
             .map((word) => words([word], 0, 1))
             .join(", ")}` + (unknown.length > 20 ? ` and ${unknown.length - 20} more` : ""),
@@ -90,7 +90,7 @@ export function answerOf(readings) {
 
 const row = (name, ...value) => [element("dt", {}, name), element("dd", {}, ...value)];
 
-/** The figures of a node in one side's chosen tree. */
+/** The label and the figures of a constituent in the chosen tree of a side. */
 function factsOf(side, key) {
   const node = side.tree.bySpan.get(key);
   const held = side.holders(key);
@@ -142,7 +142,7 @@ function factsOf(side, key) {
   return parts;
 }
 
-/** What is known of a constituent in each of the sides that have the same words. */
+/** The details of a constituent in each of the sides, which have the same tokens. */
 export function detailsOf(key, sides, { canToggle, isCollapsed, onToggle }) {
   const [start, end] = key.split("-").map(Number);
   const [side] = sides;
@@ -159,7 +159,7 @@ export function detailsOf(key, sides, { canToggle, isCollapsed, onToggle }) {
   return parts;
 }
 
-/** What is said before anything is pointed at: how to, and where values are wrong. */
+/** The text while no constituent is chosen: how to choose one, and a list of wrong values. */
 export function hintOf(readings, onChoose) {
   const parts = [element("p", { class: "hint" }, "Point at a constituent, or reach it with Tab and the arrow keys.")];
   for (const { model, sides } of readings) {

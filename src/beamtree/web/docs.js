@@ -1,4 +1,4 @@
-// The interface described for people, made from the server's own description of it.
+// The documentation of the API, generated from /openapi.json.
 
 import { byId, element } from "./dom.js";
 
@@ -11,7 +11,7 @@ function kind(schema) {
   if (schema.anyOf) return schema.anyOf.map(kind).join(" or ");
   if (schema.type === "array") return `list of ${kind(schema.items ?? {})}`;
   if (schema.additionalProperties) return `object of ${kind(schema.additionalProperties)}`;
-  return schema.type ?? "anything";
+  return schema.type ?? "any";
 }
 
 function table(schema) {
@@ -21,11 +21,11 @@ function table(schema) {
       {},
       element("td", {}, element("code", {}, name)),
       element("td", {}, kind(field)),
-      element("td", {}, (schema.required ?? []).includes(name) ? "always" : "optional"),
+      element("td", {}, (schema.required ?? []).includes(name) ? "required" : "optional"),
       element("td", {}, field.description ?? ""),
     ),
   );
-  const heads = ["field", "type", "given", "meaning"].map((text) => element("th", { scope: "col" }, text));
+  const heads = ["field", "type", "presence", "description"].map((text) => element("th", { scope: "col" }, text));
   return element("div", { class: "scroll" }, element("table", {}, element("tr", {}, ...heads), ...rows));
 }
 
@@ -62,7 +62,7 @@ function operation(path, method, about) {
 async function describe() {
   const description = await (await fetch("openapi.json")).json();
   schemas = description.components?.schemas ?? {};
-  byId("title").textContent = `${description.info.title} ${description.info.version}: the interface`;
+  byId("title").textContent = `${description.info.title} ${description.info.version}: API`;
   byId("about").textContent = description.info.description ?? "";
   const operations = Object.entries(description.paths).flatMap(([path, methods]) =>
     Object.entries(methods).map(([method, about]) => operation(path, method, about)),

@@ -1,17 +1,17 @@
-// A document of the server as the page uses it: the trees of each side with their nodes, and what is known of a span.
+// The documents of the server as objects: sides, their trees and nodes, and properties of spans.
 
 import { isRightToLeft, plural, probability, spanKey, words } from "./dom.js";
 
 const SIGNS = { "sentiment-1": "−−", "sentiment-2": "−", "sentiment-3": "0", "sentiment-4": "+", "sentiment-5": "++" };
 
-/** A tree: its nodes as in the document, the leaves first, linked to their children and parents. */
+/** A tree: the constituents of the document as nodes, leaves first, linked to their children and parents. */
 class BeamTree {
   constructor(beam, size) {
     this.probability = beam.probability;
     this.brackets = beam.tree;
     this.size = size;
     this.bySpan = new Map();
-    const tops = new Array(size); // the node that begins at each leaf and has no parent yet
+    const tops = new Array(size); // by leaf: the node that starts there and has no parent yet
     this.nodes = beam.constituents.map((constituent, index) => {
       const { start, end } = constituent;
       const node = {
@@ -65,7 +65,7 @@ export class Side {
     return this.size === other.size && this.tokens.every((token, index) => token === other.tokens[index]);
   }
 
-  /** The numbers, from 1, of the beams that have a constituent. */
+  /** The numbers, starting with 1, of the beams that contain a constituent. */
   holders(key) {
     return this.beams.flatMap(({ bySpan }, index) => (bySpan.has(key) ? [index + 1] : []));
   }
@@ -75,7 +75,7 @@ export class Side {
     return end - start === 1 ? 1 : (this.probabilities.get(key) ?? 0);
   }
 
-  /** The text of a span as it was written, or its tokens. */
+  /** The original text of a span, or its tokens if there are no offsets. */
   textOf(start, end) {
     return this.offsets
       ? this.text.slice(...codeUnits(this.text, this.offsets[start][0], this.offsets[end - 1][1]))
@@ -87,17 +87,17 @@ export class Side {
     return styles[labels.indexOf(label)] ?? null;
   }
 
-  /** A label as it is written on a node: in few letters. */
+  /** The abbreviation of a label that is drawn on a node. */
   sign(label) {
     const style = this.style(label);
     if (style in SIGNS) return SIGNS[style];
     return label.length > 4 ? `${label.slice(0, 3)}…` : label;
   }
 
-  /** A node in a sentence, for those who do not see it. */
+  /** The description of a node for screen readers. */
   describe(node) {
     const parts = [`“${words(this.tokens, node.start, node.end)}”`, `span [${node.start}, ${node.end})`];
-    const wrong = isWrong(node) ? `≠ ${node.expected} (expected)` : ""; // with the signs that are drawn
+    const wrong = isWrong(node) ? `≠ ${node.expected} (expected)` : ""; // the same sign as in the drawing
     if (node.label != null) parts.push(`label ${node.label}${wrong}`);
     if (node.children) {
       const held = this.holders(node.key);
@@ -112,7 +112,7 @@ export class Side {
 
 export const isWrong = (node) => node.expected != null && node.label !== node.expected;
 
-/** Offsets count characters, JavaScript's strings count UTF-16 units. */
+/** Convert offsets in characters to offsets in UTF-16 code units, which JavaScript uses. */
 function codeUnits(text, start, end) {
   if (text.length < 2 || !/[\ud800-\udbff]/.test(text)) return [start, end];
   const letters = Array.from(text);
@@ -120,7 +120,7 @@ function codeUnits(text, start, end) {
   return [before, before + letters.slice(start, end).join("").length];
 }
 
-/** What a model says of a text, or of a pair. */
+/** The answer of a model for a text or a pair. */
 export class Reading {
   constructor(content) {
     this.content = content;
@@ -134,14 +134,14 @@ export class Reading {
     return Math.max(...this.sides.map(({ size }) => size - 1));
   }
 
-  /** Whether the answer is not the one that the task computes; null if nothing is known. */
+  /** Whether the label differs from the expected one; null if there is no expected label. */
   get wrong() {
     const { root } = this.sides[0].beams[0];
     if (this.sides.length > 1 || root.expected == null || this.content.label === null) return null;
     return this.content.label !== root.expected;
   }
 
-  /** In words, for those who do not see the drawings. */
+  /** The answer as text for screen readers. */
   get summary() {
     const { model, label, probabilities, sides } = this.content;
     const said =

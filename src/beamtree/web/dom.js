@@ -1,4 +1,4 @@
-// Elements, numbers as people read them, and widths of text. Text enters the page as text nodes and attributes only.
+// Helpers for elements, numbers and widths of text. Text is inserted only as text nodes and attributes.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -17,7 +17,7 @@ export const element = (tag, attributes = {}, ...children) => fill(document.crea
 export const drawn = (tag, attributes = {}, ...children) =>
   fill(document.createElementNS(SVG, tag), attributes, children);
 
-/** A button with a handler. Attributes with the value null are left out. */
+/** Create a button with a click handler. Attributes with the value null are left out. */
 export function button(text, onClick, attributes = {}) {
   const made = element("button", { type: "button", ...attributes }, text);
   made.addEventListener("click", onClick);
@@ -41,10 +41,10 @@ export function measure(text, font) {
 
 const segmenter = new Intl.Segmenter();
 
-/** The text, cut so that it is at most `room` pixels wide. Emoji and combined letters stay whole. */
+/** Truncate a text to at most `room` pixels, without splitting emoji and combined characters. */
 export function shortened(text, room, font) {
   if (text.length < 2 || measure(text, font) <= room) return text;
-  // Long enough for any room, so that a text of 10,000 letters is not measured letter by letter.
+  // 400 characters are always enough: a text of 10,000 letters need not be segmented completely.
   const letters = [...segmenter.segment(text.slice(0, 400))].map(({ segment }) => segment);
   let [least, most] = [1, letters.length];
   while (least < most) {
@@ -55,7 +55,7 @@ export function shortened(text, room, font) {
   return `${letters.slice(0, least).join("")}…`;
 }
 
-/** The words of a span; the middle of a long one is left out. */
+/** The tokens of a span as text; the middle of a long span is left out. */
 export function words(tokens, start, end, most = 12) {
   const cut = (token) => (token.length > 60 ? `${token.slice(0, 40)}…` : token);
   if (end - start <= most) return tokens.slice(start, end).map(cut).join(" ");
@@ -69,7 +69,7 @@ export function words(tokens, start, end, most = 12) {
     .join(" ")}`;
 }
 
-/** Whether a text reads from right to left: what its first letter says, as browsers decide for dir="auto". */
+/** Whether a text is written from right to left: decided by its first letter, as for dir="auto" in browsers. */
 export function isRightToLeft(text) {
   const letter = /\p{L}/u.exec(text)?.[0];
   return (
@@ -78,14 +78,14 @@ export function isRightToLeft(text) {
   );
 }
 
-/** Focus one of several elements of which Tab reaches one: from now on this. */
+/** Focus one of several elements, and make it the only one that Tab reaches (roving tabindex). */
 export function moveFocus(all, chosen) {
   for (const each of all) each.setAttribute("tabindex", -1);
   chosen.setAttribute("tabindex", 0);
   chosen.focus({ preventScroll: true });
 }
 
-/** A bar of a length between 0 and 1. */
+/** A bar for a value between 0 and 1. */
 export function bar(value, style = null) {
   const made = element("span", { class: "bar", "aria-hidden": "true" });
   made.style.setProperty("--part", value);

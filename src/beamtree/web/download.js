@@ -1,9 +1,9 @@
-// Files to keep: drawings by the server, or in a page without one by the page itself; the document; its constituents.
+// Downloads: drawings (by the server or, without one, by the page itself), documents as JSON, constituents as CSV.
 
 import { explain, fetchDrawing } from "./api.js";
 import { button, byId, drawn, element } from "./dom.js";
 
-// What the style sheet gives a drawing, which must be written into it when it leaves the page.
+// Properties from the style sheet, which are copied into an exported drawing.
 const DRAWN = [
   "fill",
   "fill-opacity",
@@ -30,10 +30,10 @@ function save(name, content, kind) {
   document.body.append(link);
   link.click();
   link.remove();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000); // not at once: some browsers start late
+  setTimeout(() => URL.revokeObjectURL(address), 10_000); // not at once: some browsers start the download later
 }
 
-/** A drawing as a file of its own: with the colours and fonts that it has on the page, and the page's background. */
+/** The SVG file of a drawing, with the colours, fonts and background of the page. */
 function svgText(drawing) {
   const copy = drawing.cloneNode(true);
   const raw = [drawing, ...drawing.querySelectorAll("*")];
@@ -44,7 +44,7 @@ function svgText(drawing) {
     for (const name of ["class", "style", "tabindex", "role", "data-part"]) copies[index].removeAttribute(name);
   });
   for (const target of raw.map((each, index) => [each, copies[index]])) {
-    if (target[0].classList.contains("target")) target[1].remove(); // only there to be pointed at
+    if (target[0].classList.contains("target")) target[1].remove(); // invisible area for the pointer
   }
   const [left, top, width, height] = drawing.getAttribute("viewBox").split(" ");
   copy.prepend(
@@ -54,7 +54,7 @@ function svgText(drawing) {
   return new XMLSerializer().serializeToString(copy);
 }
 
-/** A drawing's text as a picture of twice its size, so that it stays sharp. */
+/** Render an SVG text as a PNG at twice its size. */
 async function png(text, width, height) {
   const image = new Image();
   image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
@@ -66,10 +66,10 @@ async function png(text, width, height) {
   });
 }
 
-/** The drawing of the page itself, as SVG or PNG. `picture` makes the whole of it. */
+/** Save a drawing by the page itself as SVG or PNG. `picture()` creates the complete drawing. */
 async function saveOwn(picture, name, format) {
   const drawing = picture();
-  document.body.append(drawing); // styles are those of elements in the page
+  document.body.append(drawing); // computed styles are available only for elements in the document
   drawing.classList.add("picture");
   const text = svgText(drawing);
   drawing.remove();
@@ -78,7 +78,7 @@ async function saveOwn(picture, name, format) {
     save(`${name}.png`, await png(text, Number(drawing.getAttribute("width")), Number(drawing.getAttribute("height"))));
 }
 
-/** A drawing of the server. */
+/** Save a drawing by the server. */
 async function saveDrawn(asked, name, onError) {
   try {
     save(`${name}.${asked.format}`, await fetchDrawing(asked));
@@ -92,7 +92,7 @@ const cell = (value) => {
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 };
 
-/** A line for each constituent of each beam. */
+/** A CSV table with one row per constituent of each beam. */
 function constituentsAsCsv(readings) {
   const heads = [
     "model",
@@ -137,9 +137,9 @@ function constituentsAsCsv(readings) {
 
 const FORMATS = { svg: "SVG", png: "PNG", pdf: "PDF", tex: "TikZ", json: "JSON", csv: "CSV" };
 
-/** The buttons for files and for the link, and the tree with brackets. */
+/** The buttons for downloads and the link, and the tree in brackets. */
 export class Downloads {
-  /** `pictureOf`: the drawing of a side by the page itself, for a page without a server. */
+  /** `pictureOf(side)` creates a drawing in the page, for a page without a server. */
   constructor({ isOffline, pictureOf }) {
     this.isOffline = isOffline;
     this.pictureOf = pictureOf;
@@ -156,7 +156,7 @@ export class Downloads {
     byId("which").addEventListener("change", () => this.update());
   }
 
-  /** Offer the trees of these answers. */
+  /** Offer downloads of these answers. */
   show(readings) {
     this.readings = readings;
     this.trees = readings.flatMap((reading) => reading.sides.map((side, place) => ({ reading, side, place })));
@@ -172,7 +172,7 @@ export class Downloads {
     return this.trees[Number(byId("which").value)];
   }
 
-  /** Another tree, or another beam of it. */
+  /** Called when another tree or beam was chosen. */
   update() {
     byId("brackets").querySelector("code").textContent = this.#tree.side.tree.brackets;
   }
@@ -207,7 +207,7 @@ async function copyLink({ target }) {
   try {
     await navigator.clipboard.writeText(location.href);
   } catch {
-    // A browser without a clipboard for pages.
+    // The browser does not allow access to the clipboard.
     messages = ["The address of this page is the link: copy it from the address bar.", "See the address bar"];
   }
   [byId("result").textContent, target.textContent] = messages;

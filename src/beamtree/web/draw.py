@@ -1,4 +1,4 @@
-"""Files of a tree that the page shows, drawn by the engine of `beamtree parse`: SVG, PNG, PDF and LaTeX."""
+"""Drawings of a tree as SVG, PNG, PDF or LaTeX files, the same as those of `beamtree parse`."""
 
 import json
 from threading import Lock
@@ -16,20 +16,20 @@ from beamtree.web.errors import RequestError
 from beamtree.web.schemas import ParseRequest
 
 MEDIA_TYPES = {"svg": "image/svg+xml", "png": "image/png", "pdf": "application/pdf", "tex": "application/x-tex"}
-_LOCK = Lock()  # matplotlib is not safe for threads, and one drawing at a time is enough
+_LOCK = Lock()  # matplotlib is not thread-safe
 
 
 class DrawRequest(ParseRequest):
-    """One tree of an answer, and the format of its file."""
+    """A request for a drawing of one tree."""
 
     format: Literal["svg", "png", "pdf", "tex"]
-    beam: int = Field(0, description="Index of the tree among those of /api/parse.", ge=0)
+    beam: int = Field(0, description="Index of the tree in the answer of /api/parse.", ge=0)
     side: int = Field(0, description="0, or 1 for the second text of a pair.", ge=0, le=1)
     theme: Theme = "paper"
 
 
 def draw(answer: bytes, asked: DrawRequest) -> bytes:
-    """The file of a tree. `answer`: the document of its text, as JSON."""
+    """Draw a tree and return the contents of the file. `answer` is the document of its text as JSON."""
     document = json.loads(answer)
     side = _item(document["sides"], asked.side, "side")
     beam = _item(side["beams"], asked.beam, "beam")
@@ -56,10 +56,10 @@ def _content(drawing: Drawing, file_format: str) -> bytes:
 
 def _item(items: list[dict[str, Any]], index: int, name: str) -> dict[str, Any]:
     if index >= len(items):
-        raise RequestError(f"{name} {index} does not exist: the answer has {len(items)}, and the first is 0")
+        raise RequestError(f"{name} {index} does not exist: the answer has {len(items)}, counted from 0")
     return items[index]
 
 
 def _node(constituent: dict[str, Any], labels: list[str]) -> Node:
-    chances = dict(zip(labels, constituent["probabilities"] or (), strict=False))
-    return Node(**{**constituent, "probabilities": chances})
+    probabilities = dict(zip(labels, constituent["probabilities"] or (), strict=False))
+    return Node(**{**constituent, "probabilities": probabilities})

@@ -1,6 +1,6 @@
 """Errors that are reported to the client, each with its HTTP status.
 
-Every other exception is an internal error: its message and its traceback are written to the server's log only.
+All other exceptions are internal errors: their messages and tracebacks are written only to the log of the server.
 """
 
 import json
@@ -9,9 +9,9 @@ from typing import ClassVar
 
 
 class RequestError(Exception):
-    """A request that cannot be answered; the message says why, and is sent to the client.
+    """A request that cannot be answered. The message is sent to the client.
 
-    status: overrides the status of the class.
+    `status` overrides the status of the class.
     """
 
     status = 422
@@ -28,7 +28,7 @@ class RequestError(Exception):
 
 
 class Disconnected(RequestError):
-    """The client has disconnected, and gets no answer."""
+    """The client has disconnected."""
 
     status = 400
 
@@ -37,7 +37,7 @@ class Disconnected(RequestError):
 
 
 class InvalidHTTP(RequestError):
-    """What was received is not an HTTP request."""
+    """The received data is not a valid HTTP request."""
 
     status = 400
     headers: ClassVar[Mapping[str, str]] = {"Connection": "close"}
@@ -68,7 +68,7 @@ class InternalError(RequestError):
     status = 500
 
     def __init__(self) -> None:
-        super().__init__("internal error: see the server's log")
+        super().__init__("internal error: see the log of the server")
 
 
 class Busy(RequestError):

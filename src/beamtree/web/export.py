@@ -1,4 +1,4 @@
-"""The page as one HTML file that needs no server: for a paper's supplement, or to send to somebody."""
+"""Export of the page as a single HTML file that needs no server, for example for the supplement of a paper."""
 
 import base64
 import hashlib
@@ -10,18 +10,18 @@ from beamtree.web import MAIN, STYLES, read, script
 
 
 def page(documents: Sequence[Mapping[str, Any]]) -> str:
-    """A self-contained page over documents, as `beamtree.models.answers.as_json` makes them.
+    """Create a self-contained page that shows documents from `beamtree.models.answers.as_json`.
 
-    The file loads nothing: its policy allows the script and the style that stand in it, and no request at all.
+    The file loads nothing: its content security policy allows only the embedded script and style, and no requests.
     """
     if not documents:
-        raise ValueError("there is no document to show: a page needs at least one")
+        raise ValueError("there are no documents to show: give at least one")
     style, code = "\n".join(map(read, STYLES)), script()
-    # A PNG is made from a drawing through an image that is no file: "data:" loads nothing.
+    # The page creates PNG files from images with "data:" URLs, which load nothing.
     policy = (
         f"default-src 'none'; script-src {_digest(code)}; style-src {_digest(style)}; img-src data:; base-uri 'none'"
     )
-    # The documents come last: nothing is looked for in what users wrote.
+    # The documents are inserted last, so that nothing in texts of users is replaced.
     text = _replaced(
         read("page.html"),
         '<meta charset="utf-8">',
@@ -36,13 +36,13 @@ def page(documents: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _embedded(documents: Sequence[Mapping[str, Any]]) -> str:
-    """JSON that can end no script element, and that is JavaScript too, whose lines end where JSON's do not."""
+    """JSON that cannot end the script element, and that escapes the line separators of JavaScript."""
     text = json.dumps(list(documents), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _digest(text: str) -> str:
-    """How a content security policy names the one script or style that it allows."""
+    """The hash of a script or style for a content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 

@@ -1,8 +1,8 @@
-"""What stands before the application: who may ask, how much, in what form; and what a browser may do with the answer.
+"""Middleware that validates requests before they reach the application, and adds security headers to all answers.
 
-A server on one's own machine is reached by every page that the browser shows. Such a page may send a form, so only JSON
-is taken, which a browser sends to a foreign server only if that allows it, as this one never does. And such a page may
-let its own name point to this machine, so the name that was asked for must be one of the server's.
+Any page in a browser can send requests to a server on the same machine. Such a page can submit a form, so only JSON is
+accepted: a browser sends it to another origin only if the server allows that, which this one never does. Such a page
+can also make its own host name resolve to this machine (DNS rebinding), so the Host header must be an allowed name.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from beamtree.web.errors import Busy, Disconnected, InternalError, RequestError, RequestTimeout
 
 HEADERS = {
-    # Scripts and styles are the page's own files; all else that a page can load is nothing.
+    # Allow only scripts, styles, images and requests of the same origin.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -29,27 +29,31 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-# Key of the scope: the time of the event loop at which the request must be complete. `beamtree.web.protocol` sets it,
-# as it knows when the first byte arrived.
+# Key of the ASGI scope: the time of the event loop by which the request must be complete. Set by
+# `beamtree.web.protocol`, which records when the first byte arrived.
 DEADLINE = "beamtree.deadline"
 
 logger = logging.getLogger(__name__)
 
 
 class Guard:
-    """Middleware that refuses foreign hosts, forms, large and slow bodies, and requests beyond the maximum number.
+    """Middleware that refuses unknown hosts, forms, large and slow bodies, and too many concurrent requests.
 
-    It puts `HEADERS` on every answer, and answers every exception with JSON: a `RequestError` with its message, any
-    other with that of `InternalError`.
+    It adds `HEADERS` to every answer, and reports every exception as JSON: a `RequestError` with its message, all
+    others as `InternalError`.
 
-    body_seconds: time from the arrival of a request until its body is complete.
-    most_requests: requests answered at the same time. A request counts once its body is complete.
+    Attributes:
+        app: the application.
+        hosts: allowed host names, in lower case.
+        max_bytes: maximum size of a body.
+        max_requests: maximum number of requests answered at the same time. A request counts once its body is complete.
+        body_seconds: maximum time from the arrival of a request until its body is complete.
     """
 
     def __init__(
-        self, app: ASGIApp, hosts: Collection[str], most_bytes: int, most_requests: int, body_seconds: int
+        self, app: ASGIApp, hosts: Collection[str], max_bytes: int, max_requests: int, body_seconds: int
     ) -> None:
-        self.app, self.most_bytes, self.most_requests, self.body_seconds = app, most_bytes, most_requests, body_seconds
+        self.app, self.max_bytes, self.max_requests, self.body_seconds = app, max_bytes, max_requests, body_seconds
         self.hosts = {host.lower() for host in hosts}
         self._active = 0
 
@@ -87,20 +91,18 @@ class Guard:
     def _check(self, method: str, headers: Headers) -> None:
         host = headers.get("host", "")
         if not is_allowed(host, self.hosts):
-            raise RequestError(
-                f"this server does not answer to the name {host[:100]!r}: see beamtree serve --allow-host", 421
-            )
+            raise RequestError(f"the host name {host[:100]!r} is not allowed: see beamtree serve --allow-host", 421)
         if method != "POST":
             return
         kind = headers.get("content-type", "").split(";")[0].strip().lower()
         if kind != "application/json":
             raise RequestError(f"the content type is {kind[:100]!r}: it must be application/json", 415)
         length = headers.get("content-length", "")
-        if length.isdecimal() and int(length) > self.most_bytes:
-            raise RequestError(f"the request has {int(length):,} bytes: {self.most_bytes:,} are the most", 413)
+        if length.isdecimal() and int(length) > self.max_bytes:
+            raise RequestError(f"the request has {int(length):,} bytes: the maximum is {self.max_bytes:,}", 413)
 
     async def _body(self, receive: Receive, deadline: float) -> bytes:
-        """All of it, and no more: a client need not say how much it will send."""
+        """Receive the whole body. Its size is checked here too, since a request may have no Content-Length."""
         body = bytearray()
         try:
             async with asyncio.timeout_at(deadline):
@@ -109,9 +111,9 @@ class Guard:
                     if message["type"] == "http.disconnect":
                         raise Disconnected
                     body += message.get("body", b"")
-                    if len(body) > self.most_bytes:
+                    if len(body) > self.max_bytes:
                         raise RequestError(
-                            f"the request has more than {self.most_bytes:,} bytes, which are the most", 413
+                            f"the request has more than {self.max_bytes:,} bytes, which is the maximum", 413
                         )
                     if not message.get("more_body", False):
                         return bytes(body)
@@ -120,8 +122,8 @@ class Guard:
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
-        if self._active >= self.most_requests:
-            raise Busy(f"{self._active:,} requests are being answered already: try again in a moment")
+        if self._active >= self.max_requests:
+            raise Busy(f"{self._active:,} requests are already being answered: try again in a moment")
         self._active += 1
         try:
             yield
@@ -130,7 +132,7 @@ class Guard:
 
 
 def is_allowed(host: str, names: Collection[str]) -> bool:
-    """Whether a request's Host is one of the names, or an address, which no foreign page can have made its own."""
+    """Whether the Host header is one of the names, or an IP address, which DNS rebinding cannot forge."""
     name = host.lower()
     if name.startswith("["):
         name = name[1:].partition("]")[0]
@@ -146,7 +148,7 @@ def is_allowed(host: str, names: Collection[str]) -> bool:
 
 
 def error_headers(error: RequestError) -> list[tuple[bytes, bytes]]:
-    """Headers of an answer that tells the error."""
+    """The headers of an answer that reports an error."""
     kind = {"Content-Type": "application/json", "Content-Length": str(len(error.body))}
     return [(name.lower().encode(), value.encode()) for name, value in {**HEADERS, **kind, **error.headers}.items()]
 
@@ -157,14 +159,14 @@ async def send_error(send: Send, error: RequestError) -> None:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """The body once more, for the application; then what the client does."""
+    """A `receive` for the application that returns the body first, and later events of the client after it."""
     sent = False
 
-    async def again() -> Message:
+    async def replayed() -> Message:
         nonlocal sent
         if sent:
             return await receive()
         sent = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return again
+    return replayed

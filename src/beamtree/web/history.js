@@ -1,15 +1,15 @@
-// What was parsed, kept in this browser alone.
+// The history of parsed texts, stored only in this browser.
 
 import { button, byId, element, words } from "./dom.js";
 
 const KEY = "beamtree.history";
-const MOST_ENTRIES = 30;
+const MAX_ENTRIES = 30;
 
 const isEntry = (entry) => typeof entry?.model === "string" && typeof entry.text === "string";
 
 function load() {
   try {
-    // a browser may forbid storage, and somebody may have written something else there
+    // the browser may forbid storage, and the stored value may be invalid
     const found = JSON.parse(localStorage.getItem(KEY) ?? "[]");
     return Array.isArray(found) ? found.filter(isEntry) : [];
   } catch {
@@ -21,7 +21,7 @@ function store(entries) {
   try {
     localStorage.setItem(KEY, JSON.stringify(entries));
   } catch {
-    /* full, or forbidden: then there is no history */
+    /* storage is full or forbidden: no history */
   }
 }
 
@@ -40,7 +40,7 @@ export class History {
   }
 
   add(entry) {
-    store([entry, ...load().filter((other) => !isSame(other, entry))].slice(0, MOST_ENTRIES));
+    store([entry, ...load().filter((other) => !isSame(other, entry))].slice(0, MAX_ENTRIES));
     this.show();
   }
 

@@ -1,4 +1,4 @@
-// Where the nodes of a tree stand: leaves in a row, in reading order, as far apart as their words are wide.
+// The layout of a tree: leaves in a row, in reading order, spaced by the width of their tokens.
 
 import { d3 } from "./vendor/d3.js";
 import { MONO, measure, shortened, within } from "./dom.js";
@@ -6,19 +6,19 @@ import { MONO, measure, shortened, within } from "./dom.js";
 export const LEAF_FONT = `15px ${MONO}`;
 export const RADIUS = 12; // of a node with a label
 const LEAF_GAP = 16;
-const NARROWEST = 22; // a leaf's room: labels of constituents above must fit side by side
-const WIDEST = 170; // a longer word is cut
-const LEVELS = [30, 56]; // pixels between a node and the next higher one
+const NARROWEST = 22; // minimum width of a leaf: labels of constituents above must fit side by side
+const WIDEST = 170; // a wider token is truncated
+const LEVELS = [30, 56]; // minimum and maximum pixels between two levels
 
-const MOST_TOKENS = 60; // of a tree that is shown whole at first
-const AT_FIRST = { leaves: [36, 28, 22, 17, 13, 10], levels: 11 }; // of a longer one, as there is room
+const MAX_TOKENS = 60; // of a tree that is initially expanded completely
+const AT_FIRST = { leaves: [36, 28, 22, 17, 13, 10], levels: 11 }; // of a longer tree: the first that fits
 const ON_EXPANDING = { leaves: 14, levels: 6 };
 
-/** The constituents to collapse at first, so that a long text's tree can be read, and seen as a whole if possible. */
+/** The constituents that are initially collapsed, so that the tree of a long text is readable and fits if possible. */
 export function collapsedAtFirst(sides, room) {
   const trees = sides.map((side) => side.tree);
   let collapsed = new Set();
-  if (trees[0].size <= MOST_TOKENS) return collapsed;
+  if (trees[0].size <= MAX_TOKENS) return collapsed;
   for (const leaves of AT_FIRST.leaves) {
     collapsed = new Set();
     collapseBelow(trees[0].root, trees, collapsed, { leaves, levels: Math.ceil(AT_FIRST.levels / trees.length) });
@@ -27,14 +27,14 @@ export function collapsedAtFirst(sides, room) {
   return collapsed;
 }
 
-/** The constituents to collapse so that a tree has at most so many leaves and levels. */
+/** The constituents to collapse so that a tree has at most `most.leaves` leaves and `most.levels` levels. */
 export function collapseTo(tree, most) {
   const collapsed = new Set();
   if (tree.size > most.leaves) collapseBelow(tree.root, [tree], collapsed, most);
   return collapsed;
 }
 
-/** Open a collapsed constituent; what is large inside it stays collapsed. */
+/** Expand a collapsed constituent; large constituents inside it stay collapsed. */
 export function expand(node, trees, collapsed) {
   collapsed.delete(node.key);
   const inside = [...collapsed].some((key) => isInside(key, node));
@@ -46,7 +46,7 @@ function isInside(key, { start, end }) {
   return from >= start && to <= end;
 }
 
-/** Collapse what is below a node, as far as there is no room for it: the longest constituents are opened first. */
+/** Collapse constituents below a node to stay within the limits `most`. The longest constituents are expanded first. */
 function collapseBelow(top, [, other], collapsed, most) {
   const canCollapse = (node) => node !== top && (!other || other.bySpan.has(node.key)); // two trees collapse together
   let leaves = 1;
@@ -63,7 +63,7 @@ function collapseBelow(top, [, other], collapsed, most) {
   }
 }
 
-/** What stands at the bottom: a word, or the beginning and the end of a collapsed subtree. */
+/** The text in the row of leaves: a token, or the first and last token of a collapsed subtree. */
 function leafText(side, node) {
   if (!node.children) return shortened(side.tokens[node.start], WIDEST, LEAF_FONT);
   const [first, last] = [node.start, node.end - 1].map((index) => shortened(side.tokens[index], 54, LEAF_FONT));
@@ -71,11 +71,11 @@ function leafText(side, node) {
 }
 
 /**
- * The places of a tree's nodes. `height`: pixels that it may fill. `sign`: 1 for a tree that stands on its leaves, −1
- * for one that hangs from them. Coordinates: the leaves' row is y = 0, the first leaf begins at x = 0.
+ * Compute the positions of the nodes of a tree. `height`: available height in pixels. `sign`: 1 for a tree above its
+ * leaves, −1 for a tree below them. The row of leaves is at y = 0, and the first leaf starts at x = 0.
  */
 export function layOut(side, tree, collapsed, height, sign = 1) {
-  // The words of a collapsed constituent stand at the bottom too: they are its only child, {words: the constituent}.
+  // The tokens of a collapsed constituent are also in the row of leaves, as its only child, {words: the constituent}.
   const root = d3.hierarchy(tree.root, (node) => (collapsed.has(node.key) ? [{ words: node }] : node.children));
   for (const leaf of root.leaves()) {
     leaf.text = leafText(side, leaf.data.words ?? leaf.data);
@@ -115,7 +115,7 @@ export function layOut(side, tree, collapsed, height, sign = 1) {
   return { places, width, height: rows * level, level };
 }
 
-/** The lines from a constituent to its two parts, with round corners. */
+/** The path from a constituent to its two children, with rounded corners. */
 export function edge({ x, y, children }, sign = 1) {
   const [left, right] = [...children].sort((a, b) => a.x - b.x);
   const corner = Math.min(7, Math.abs(x - left.x), Math.abs(right.x - x));

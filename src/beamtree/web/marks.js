@@ -1,13 +1,13 @@
-// How a node looks: its label in a circle, in the label's colour; a wrong value in red; a collapsed subtree as a roof.
+// Drawing of nodes: the label in a circle of its colour, wrong values in red, collapsed subtrees as triangles.
 
 import { drawn, isRightToLeft } from "./dom.js";
 import { isWrong } from "./documents.js";
 import { RADIUS, edge, round } from "./layout.js";
 
-export const TOKEN_ROW = 30; // the height of the row of words
-const DOT = 5; // the radius of a node without a label
+export const TOKEN_ROW = 30; // height of the row of tokens
+const DOT = 5; // radius of a node without a label
 
-/** What a node is called by the style sheet. */
+/** The CSS classes of a node. */
 function classesOf(side, { node, isCollapsed }) {
   const classes = ["constituent"];
   if (!node.children) classes.push("token");
@@ -17,12 +17,12 @@ function classesOf(side, { node, isCollapsed }) {
   return classes.join(" ");
 }
 
-/** What is below a constituent, beside its tree item: its lines, or if it is collapsed a roof over its words. */
+/** Draw the edges below a constituent or, if it is collapsed, a triangle above its tokens. */
 export function drawBelow(side, place, part, sign) {
   const { node, isCollapsed } = place;
   const known = { "data-span": node.key, "data-part": part };
   if (!isCollapsed) return drawn("path", { class: "edge", d: edge(place, sign), ...known });
-  const row = (sign > 0 ? 0 : TOKEN_ROW) - place.y; // where the row of words begins, as seen from the node
+  const row = (sign > 0 ? 0 : TOKEN_ROW) - place.y; // start of the row of tokens, relative to the node
   const [left, right] = [place.from - place.x + 4, place.to - place.x - 4];
   const group = drawn(
     "g",
@@ -34,11 +34,11 @@ export function drawBelow(side, place, part, sign) {
       String(node.end - node.start),
     ),
   );
-  if (part === 0) drawWord(group, side, place);
+  if (part === 0) drawTokens(group, side, place);
   return group;
 }
 
-/** A merged constituent: a circle with its label, or a dot. */
+/** Draw a merged constituent: a circle with its label, or a dot. */
 function drawMerged(group, side, { node }) {
   if (node.label == null) {
     group.append(drawn("circle", { class: "target", r: RADIUS }), drawn("circle", { class: "dot", r: DOT }));
@@ -69,8 +69,8 @@ function drawMerged(group, side, { node }) {
   }
 }
 
-/** A word, or the words of a collapsed constituent, in the row of leaves. */
-function drawWord(group, side, place) {
+/** Draw a token, or the tokens of a collapsed constituent, in the row of leaves. */
+function drawTokens(group, side, place) {
   const { node, text } = place;
   const row = 2 - place.y;
   group.append(
@@ -105,7 +105,7 @@ function drawWord(group, side, place) {
   }
 }
 
-/** The tree item of a node at its place. */
+/** Draw a node as a tree item at its position. */
 export function drawNode(side, place, part) {
   const { node } = place;
   const group = drawn("g", {
@@ -120,11 +120,11 @@ export function drawNode(side, place, part) {
     "aria-expanded": node.children ? String(!place.isCollapsed) : null,
   });
   if (node.children) drawMerged(group, side, place);
-  else drawWord(group, side, place);
+  else drawTokens(group, side, place);
   return group;
 }
 
-/** A small picture of a whole tree: its lines, those in `marked` apart. */
+/** Draw a thumbnail of a tree; edges below nodes with `isMarked(node)` have another style. */
 export function drawThumbnail({ places, width, height }, room, isMarked) {
   const [plain, marked] = [[], []];
   const [across, down] = [room.width / Math.max(width, 1), room.height / Math.max(height, 1)];

@@ -1,11 +1,11 @@
-// The whole tree, small, where it is larger than its place: the frame is what is seen, and can be moved.
+// A map of the whole tree, shown if the tree is larger than the view. Its frame marks the visible part and is draggable.
 
 import { element, isPhone, within } from "./dom.js";
 
 const MAP = { width: isPhone() ? 120 : 180, height: 64 };
 
 export class Minimap {
-  /** `onMove` is called with the new centre of the view. */
+  /** `onMove` is called with the x and y of the new centre of the view. */
   constructor(onMove) {
     this.canvas = element("canvas", {});
     this.frame = element("div", { class: "viewport" });
@@ -35,7 +35,7 @@ export class Minimap {
     this.layouts = layouts;
     this.bounds = bounds;
     const [width, height] = [bounds.right - bounds.left, bounds.bottom - bounds.top];
-    // Long trees are flat: their heights are drawn larger than their widths.
+    // Long trees are flat, so the vertical scale may be larger than the horizontal one.
     this.scale = { x: MAP.width / width, y: Math.min(MAP.height / height, (8 * MAP.width) / width) };
     this.#paint();
   }
@@ -68,7 +68,7 @@ export class Minimap {
     context.stroke();
   }
 
-  /** Show what part of the tree is in view. */
+  /** Update the frame to the visible part of the tree. */
   move({ x, y, k }, size) {
     const { left, top, right, bottom } = this.bounds;
     this.isShown = (right - left) * k > size.width * 1.1 || (bottom - top) * k > size.height * 1.1;

@@ -1,4 +1,4 @@
-"""The progress of a request as lines of JSON, and requests whose client disconnects."""
+"""The progress of a request as lines of JSON, and cancellation when the client disconnects."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ JSON_LINES = "application/x-ndjson"
 
 
 class Progress(StreamingResponse):
-    """A job's progress, and last its document or its error, as lines of JSON.
+    """The progress of a job as lines of JSON, followed by its document or its error.
 
     {"event": "queued", "position": 3}
     {"event": "running", "seconds": 1.2}
@@ -27,7 +27,7 @@ class Progress(StreamingResponse):
     """
 
     def __init__(self, worker: Worker, job: Job) -> None:
-        # nginx would collect the lines otherwise.
+        # Otherwise nginx would buffer the lines.
         super().__init__(_events(worker, job), media_type=JSON_LINES, headers={"X-Accel-Buffering": "no"})
         self.worker, self.job = worker, job
 
@@ -56,7 +56,7 @@ def _line(event: Mapping[str, Any]) -> bytes:
 
 
 async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of the work. If the client disconnects first, cancel the work and raise `Disconnected`."""
+    """Await the result of the work. If the client disconnects first, cancel the work and raise `Disconnected`."""
     result = asyncio.ensure_future(work)
     disconnected = asyncio.ensure_future(_wait_for_disconnect(receive))
     try:
@@ -75,6 +75,6 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 
 def accepts_lines(request: Request) -> bool:
-    """Whether the client names `JSON_LINES` among the types that it accepts."""
+    """Whether the client accepts `JSON_LINES`."""
     accepted = request.headers.get("accept", "").lower().split(",")
     return JSON_LINES in (each.split(";")[0].strip() for each in accepted)

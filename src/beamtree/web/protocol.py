@@ -1,8 +1,8 @@
-"""Connections of the server: HTTP/1.1 of uvicorn, with limits on time and number, and with errors as JSON.
+"""The HTTP/1.1 protocol of uvicorn with timeouts, a maximum number of connections, and errors as JSON.
 
-A connection is closed if a request is not complete within `Limits.body_seconds` of its first byte, whichever part of it
-is missing: here while the headers are received, for which uvicorn itself waits without a limit, and in `Guard` while
-the body is received. A new connection must also send its first byte in that time.
+A connection is closed if a request is not complete within `Limits.body_seconds` of its first byte. The headers are
+timed here, since uvicorn waits for them without a limit; the body is timed in `Guard`. A new connection must also send
+its first byte within that time.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ from beamtree.web.errors import InvalidHTTP, RequestError, RequestTimeout, TooMa
 from beamtree.web.guard import DEADLINE, error_headers, send_error
 from beamtree.web.worker import Limits
 
-_GRACE = 2  # seconds for requests in progress when the server is stopped
-_UNREAD_SECONDS = 30  # a client that reads nothing of its answer for so long is disconnected
+_GRACE = 2  # seconds for requests in progress to finish when the server is stopped
+_UNREAD_SECONDS = 30  # a client that does not read its answer for this long is disconnected
 
 
 def server_config(app: FastAPI) -> uvicorn.Config:
-    """Settings of uvicorn for an application that `create_app` made."""
+    """The settings of uvicorn for an application from `create_app`."""
     return uvicorn.Config(
         app,
         http=LimitedProtocol,
-        ws="none",  # a request for a WebSocket gets the same answer as any other
+        ws="none",  # treat requests for WebSockets as ordinary requests
         log_level="error",
         access_log=False,
         server_header=False,
@@ -38,7 +38,7 @@ def server_config(app: FastAPI) -> uvicorn.Config:
 
 
 class LimitedProtocol(H11Protocol):
-    """uvicorn's protocol for an application that `create_app` made, whose limits it enforces."""
+    """uvicorn's protocol, with the limits of an application from `create_app`."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -48,7 +48,7 @@ class LimitedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        transport.set_write_buffer_limits(high=0)  # so that `pause_writing` is called whenever the client does not read
+        transport.set_write_buffer_limits(high=0)  # call `pause_writing` whenever the client does not read
         if len(self.connections) > self._limits.connections:
             self.app = _refuse_connection
         self._await_headers()
@@ -92,13 +92,13 @@ class LimitedProtocol(H11Protocol):
 
     def _headers_timed_out(self) -> None:
         self._receiving = None
-        if self.conn.trailing_data[0]:  # a part of the headers
+        if self.conn.trailing_data[0]:  # part of the headers was received
             self._refuse(RequestTimeout(self._limits.body_seconds))
         else:
             self.transport.close()
 
     def _refuse(self, error: RequestError) -> None:
-        """Send the error, unless an answer has been started, and close the connection."""
+        """Send the error, unless an answer has already been started, and close the connection."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             reason = HTTPStatus(error.status).phrase.encode()
             response = h11.Response(status_code=error.status, headers=error_headers(error), reason=reason)

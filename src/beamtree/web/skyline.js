@@ -1,5 +1,5 @@
-// The chart of a long text: each constituent is a bar as wide as its words, the higher the longer (on a logarithmic
-// scale), the darker the more probable. A triangle of 500 words would be an empty box.
+// The chart of a long text: each constituent is a bar over its tokens. Its height is its number of tokens on a
+// logarithmic scale; darker bars are more probable. The cells of a triangle over 500 tokens would be too small to see.
 
 import { d3 } from "./vendor/d3.js";
 import { MONO, element, isPhone, plural, shortened, spanKey, within } from "./dom.js";
@@ -25,7 +25,7 @@ export class SkylineView {
       role: "img",
       "aria-label":
         `${label}: ${plural(this.spans.length, "constituent")} over ${plural(side.size, "token")}; ` +
-        "the arrow keys left and right go through them",
+        "use the left and right arrow keys to move between them",
     });
     this.root = element("div", { class: "canvas" }, this.canvas);
     this.zoom = d3
@@ -106,7 +106,7 @@ export class SkylineView {
       context.fillRect(from + 0.5, y(span.end - span.start), Math.max(to - from - 1, 1), isLit ? THICK + 2 : THICK);
     }
     context.globalAlpha = 1;
-    this.#paintWords(context, color, x);
+    this.#paintTokens(context, color, x);
     context.restore();
   }
 
@@ -132,8 +132,8 @@ export class SkylineView {
     }
   }
 
-  /** The words, once there is room for them; until then their places are a line. */
-  #paintWords(context, color, x) {
+  /** Draw the tokens if they fit, otherwise a line. */
+  #paintTokens(context, color, x) {
     const room = Math.abs(x(1) - x(0));
     const line = this.size.height - BOTTOM + 18;
     context.fillStyle = color("ink");
@@ -153,7 +153,7 @@ export class SkylineView {
     }
   }
 
-  /** The bar under the pointer, or the nearest one above or below. */
+  /** The bar under the pointer, or the nearest one above or below it. */
   #at({ offsetX, offsetY }) {
     if (!this.size) return null;
     const position = this.x.invert(offsetX);
@@ -193,7 +193,7 @@ export class SkylineView {
     this.#later();
   }
 
-  light(key) {
+  highlight(key) {
     this.lit = key;
     this.#later();
   }

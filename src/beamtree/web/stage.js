@@ -1,4 +1,4 @@
-// The place of the trees: the tree, the chart and the steps of the same answer, its beams, and what is pointed at.
+// The main area: the tree, chart and steps of the answers, their beams, and the chosen constituent.
 
 import { SkylineView } from "./skyline.js";
 import { BeamStrip } from "./beams.js";
@@ -10,16 +10,16 @@ import { Downloads } from "./download.js";
 import { Player } from "./steps.js";
 import { TreeView } from "./tree.js";
 
-const LONGEST_TRIANGLE = 60; // tokens; the chart of a longer text is a skyline
+const LONGEST_TRIANGLE = 60; // maximum number of tokens; the chart of a longer text is a skyline
 
 export class Stage {
-  /** `on`: {changed(), complain(message), isOffline}. */
+  /** `on`: {changed(), showError(message), isOffline}. */
   constructor(on) {
     this.on = on;
     this.readings = [];
     this.frames = [];
     this.view = "tree";
-    this.chosen = null; // {key, side}, which stays when the pointer goes
+    this.chosen = null; // {key, side}: stays chosen when the pointer leaves it
     this.player = new Player((step) => this.#showStep(step));
     this.tabs = [...document.querySelectorAll("[role=tab]")];
     for (const tab of this.tabs) {
@@ -40,7 +40,7 @@ export class Stage {
     });
   }
 
-  /** What the address tells of the view. */
+  /** The state of the view for the URL fragment. */
   get address() {
     const { step, most } = this.player;
     return {
@@ -55,7 +55,7 @@ export class Stage {
     return this.frames.some(({ tree }) => tree.collapsed.size);
   }
 
-  /** Show answers: one, or two to compare. */
+  /** Show one answer, or two answers for comparison. */
   show(readings, { view = this.view, beams = [], step = null, node = null } = {}) {
     this.readings = readings;
     readings.forEach(({ sides }, index) =>
@@ -73,7 +73,7 @@ export class Stage {
     const [{ parts }] = this.frames;
     if (node && parts.some((side) => side.tree.bySpan.has(node))) this.choose(node, parts[0]);
     else this.point(null);
-    this.#say();
+    this.#announce();
   }
 
   clear() {
@@ -86,7 +86,7 @@ export class Stage {
     for (const id of ["frames", "beams", "answer", "details", "legend"]) byId(id).replaceChildren();
   }
 
-  /** A frame for each text: two models that read the same words are in one. */
+  /** Create a frame for each text. Two models with the same tokens share a frame. */
   #makeFrames() {
     const count = Math.max(...this.readings.map(({ sides }) => sides.length));
     const on = {
@@ -132,14 +132,15 @@ export class Stage {
     this.downloads.update();
     this.player.begin(this.player.most, this.player.step);
     this.point(null);
-    this.#say();
+    this.#announce();
   }
 
-  #say() {
+  /** Update the status for screen readers. */
+  #announce() {
     byId("result").textContent = this.readings.map(({ summary }) => summary).join(" ") + sharedInWords(this.frames);
   }
 
-  /** One of the three views. */
+  /** Open one of the three views: tree, chart or steps. */
   #open(view, step = null) {
     this.view = view;
     for (const tab of this.tabs) {
@@ -235,12 +236,12 @@ export class Stage {
     return `${step} of ${this.player.most} merges: ${[...new Set(made)].join(" / ")}`;
   }
 
-  /** Light what is pointed at, in all trees over the same words; nothing: what was chosen. */
+  /** Highlight the constituent under the pointer in all trees over the same tokens; `key` null: the chosen one. */
   point(key, side = null) {
     const { key: span, side: own } = key ? { key, side } : (this.chosen ?? { key: null, side: null });
     for (const { parts, tree, charts, strips } of this.frames) {
       const lit = parts.includes(own) ? span : null;
-      for (const each of [tree, ...(charts ?? []), ...(strips ?? [])]) each.light(lit);
+      for (const each of [tree, ...(charts ?? []), ...(strips ?? [])]) each.highlight(lit);
     }
     const frame = this.frames.find(({ parts }) => parts.includes(own));
     byId("details").replaceChildren(
@@ -260,7 +261,7 @@ export class Stage {
     byId("toggle")?.focus();
   }
 
-  /** Keep a constituent in view. `reveal`: also bring it into view, opening what it is hidden in. */
+  /** Choose a constituent. `reveal`: also bring it into view, and expand the constituents that hide it. */
   choose(key, side, reveal = false) {
     this.chosen = { key, side };
     if (reveal) {

@@ -1,12 +1,12 @@
-// The merges one by one: buttons, a slider, keys, and a clock that plays them.
+// Step through the merges with buttons, a slider and keys, or play them.
 
 import { byId, within } from "./dom.js";
 
-const SECONDS_IN_ALL = 20; // a long text plays faster, so that no one waits for minutes
-const SLOWEST = 900; // milliseconds a merge
+const SECONDS_IN_ALL = 20; // maximum duration: long texts are played faster
+const SLOWEST = 900; // milliseconds per merge
 const FASTEST = 40;
 
-/** The player. `show` is called with the number of merges made, and returns a description of the step. */
+/** The player. `show` is called with the number of merges to show, and returns a description of the step. */
 export class Player {
   constructor(show) {
     this.show = show;
@@ -39,7 +39,7 @@ export class Player {
 
   #by(step) {
     this.stop();
-    // A button that has just been disabled would lose the focus to nowhere.
+    // A button that is disabled while it has the focus would lose it.
     const focused = document.activeElement;
     this.go(step);
     if (focused?.disabled) byId("play").focus();
@@ -55,7 +55,7 @@ export class Player {
     event.preventDefault();
   }
 
-  /** For other trees: how many merges there are now, and how many are made at first. */
+  /** Start with other trees: `most` is their number of merges, `step` the number of merges to show first. */
   begin(most, step) {
     this.stop();
     this.most = most;

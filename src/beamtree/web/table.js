@@ -1,18 +1,18 @@
-// The texts of a small file: lines, or a table with columns for the text, a second one and the label.
+// Reads the texts of a small file: lines, or a table with columns for the text, a second text and the label.
 
-// As beamtree.data.tables names the columns.
+// The same names as in beamtree.data.tables.
 const COLUMNS = {
   text: ["text", "sentence", "sentence1", "premise", "source"],
   second: ["text2", "sentence2", "second", "hypothesis"],
   label: ["label", "gold_label", "target", "sentiment"],
 };
-const MOST_BYTES = 1_000_000;
+const MAX_BYTES = 1_000_000;
 
-/** The rows {text, second, label} of a file that was chosen. */
+/** Read the rows {text, second, label} of a file. */
 export async function readFile(file) {
-  if (file.size > MOST_BYTES) {
+  if (file.size > MAX_BYTES) {
     throw new Error(
-      `${file.name} has ${file.size.toLocaleString("en")} bytes: ${MOST_BYTES.toLocaleString("en")} are the most.`,
+      `${file.name} has ${file.size.toLocaleString("en")} bytes: the maximum is ${MAX_BYTES.toLocaleString("en")}.`,
     );
   }
   const rows = parseTable(await file.text(), file.name).map((row) => ({ ...row, text: withoutBrackets(row.text) }));
@@ -20,7 +20,7 @@ export async function readFile(file) {
   return rows;
 }
 
-/** Files of ListOps hold gold trees as brackets around the expression's own. */
+/** Remove the brackets of gold trees in ListOps files. */
 const withoutBrackets = (text) => (/\[(MAX|MIN|MED|SM)\b/.test(text) ? text.replace(/[()]\s*/g, "").trim() : text);
 
 export function parseTable(content, name) {
@@ -68,11 +68,11 @@ function fromCells(cells) {
   let columns = { text: column("text"), second: column("second"), label: column("label") };
   let rows = cells.slice(1);
   if (columns.text < 0) {
-    // no header: text, label or text, text, label
+    // no header: the columns are text, label or text, text, label
     const count = cells[0].length;
     columns = { text: 0, second: count > 2 ? 1 : -1, label: count > 1 ? Math.min(count - 1, 2) : -1 };
     const letters = (place) => cells.reduce((sum, row) => sum + (row[place] ?? "").length, 0);
-    if (count === 2 && letters(0) < letters(1)) columns = { text: 1, second: -1, label: 0 }; // files of ListOps
+    if (count === 2 && letters(0) < letters(1)) columns = { text: 1, second: -1, label: 0 }; // as in ListOps files
     rows = cells;
   }
   return rows
@@ -84,7 +84,7 @@ function fromCells(cells) {
     .filter(({ text }) => text.trim());
 }
 
-/** Cells of a CSV file; quoted ones may hold commas, line ends and doubled quotes. */
+/** The cells of a CSV file. Quoted cells may contain commas, line breaks and doubled quotes. */
 function fromCsv(text) {
   const rows = [[]];
   const pattern = /("(?:[^"]|"")*"|[^,\r\n]*)(,|\r?\n|$)/g;

@@ -1,5 +1,5 @@
-// The tree of the chosen beam, large: zoom and pan, collapsed subtrees, constituents to point at and to walk through.
-// Two trees over the same words stand on them and hang from them. Only what is in view is in the page.
+// The large tree of the chosen beam, with zoom and pan, collapsible subtrees, and navigation by pointer and keys. Of
+// two trees over the same tokens, one is drawn above the tokens and one below. Only visible nodes are in the document.
 
 import { Camera, LARGEST, READABLE } from "./camera.js";
 import { drawn, within } from "./dom.js";
@@ -9,8 +9,8 @@ import { Minimap } from "./minimap.js";
 import { walk } from "./walk.js";
 
 const MARGIN = 22;
-const WORDS_FROM = 0.3; // the scale from which words are drawn
-const MOST_NODES = 600; // drawn one by one; more are one line without labels
+const TOKENS_FROM = 0.3; // minimum scale at which tokens are drawn
+const MAX_NODES = 600; // drawn individually; the others are drawn as a single path without labels
 
 export class TreeView {
   /** `parts`: one side, or the same side of two models. `on`: {point(key, side), choose(key, side), collapsed()}. */
@@ -27,7 +27,7 @@ export class TreeView {
     this.edgeLayer = drawn("g", { class: "edges", "aria-hidden": "true" }, this.many);
     this.nodeLayer = drawn("g", { class: "nodes", role: "tree", "aria-label": label });
     this.world = drawn("g", {}, this.band, this.edgeLayer, this.nodeLayer);
-    this.svg = drawn("svg", { class: "tree", tabindex: -1 }, this.world); // Chromium would make it a stop of Tab
+    this.svg = drawn("svg", { class: "tree", tabindex: -1 }, this.world); // otherwise Tab stops at it in Chromium
     this.root = document.createElement("div");
     this.root.className = "canvas";
     this.minimap = new Minimap((x, y) => this.camera.centre(x, y));
@@ -46,7 +46,7 @@ export class TreeView {
   }
   static sign = (part) => (part === 0 ? 1 : -1);
 
-  /** Lay out the chosen beams again, as when another was chosen or a constituent collapsed. */
+  /** Lay out and draw the chosen beams again, after another was chosen or a constituent collapsed. */
   update() {
     if (!this.size) return;
     const layOutAll = (scale) =>
@@ -59,7 +59,7 @@ export class TreeView {
           TreeView.sign(part),
         ),
       );
-    // The width decides how large it can be drawn, and that how far apart the levels stand.
+    // The width determines the scale, and the scale determines the distance between levels.
     this.layouts = layOutAll(within(this.size.width / (layOutAll(1)[0].width + 2 * MARGIN), READABLE, LARGEST));
     const [upper, lower] = this.layouts;
     if (lower) for (const place of lower.places.values()) place.y += TOKEN_ROW;
@@ -77,15 +77,15 @@ export class TreeView {
     this.edges.clear();
     if (!this.#place(this.current)) this.current = `0:${this.parts[0].tree.root.key}`;
     this.minimap.draw(this.layouts, this.bounds);
-    // In the corner where the tree is lowest.
+    // Place the map in the corner where the tree is lowest.
     const root = upper.places.get(this.parts[0].tree.root.key);
     this.minimap.root.classList.toggle("left", root.x > upper.width / 2);
     this.#render();
-    this.light(this.lit);
+    this.highlight(this.lit);
     if (hadFocus) this.drawn.get(this.current).focus({ preventScroll: true });
   }
 
-  /** The whole tree in view; at first a long one is only as small as can be read, and begins where reading does. */
+  /** Fit the whole tree to the view; with `whole` false, a long tree stays readable, and the view shows its start. */
   fit(whole = true, isQuick = false) {
     this.camera.fit({ whole, isQuick, fromRight: this.parts[0].rightToLeft, inMiddle: this.parts.length > 1 });
   }
@@ -116,7 +116,7 @@ export class TreeView {
     return this.layouts?.[part]?.places.get(key);
   }
 
-  /** The nodes in view in reading order, parents before their children. */
+  /** The visible nodes in reading order, parents before their children. */
   #visible() {
     const view = this.camera.view(80);
     return this.layouts.flatMap(({ places }, part) => {
@@ -124,7 +124,7 @@ export class TreeView {
       const found = [];
       for (const place of places.values()) {
         if (place.to < view.left || place.from > view.right) continue;
-        if (part > 0 && !place.node.children) continue; // the words are drawn once
+        if (part > 0 && !place.node.children) continue; // the tokens are drawn only once
         const end = sign > 0 ? TOKEN_ROW : 0;
         if (Math.max(place.y, end) < view.top || Math.min(place.y, end) > view.bottom) continue;
         found.push({ id: `${part}:${place.node.key}`, place, part, sign });
@@ -136,11 +136,11 @@ export class TreeView {
   #render() {
     if (!this.layouts) return;
     let visible = this.#visible();
-    if (this.camera.transform.k < WORDS_FROM) visible = visible.filter(({ place }) => place.node.children);
+    if (this.camera.transform.k < TOKENS_FROM) visible = visible.filter(({ place }) => place.node.children);
     let rest = [];
-    if (visible.length > MOST_NODES) {
+    if (visible.length > MAX_NODES) {
       const order = [...visible].sort((a, b) => b.place.to - b.place.from - (a.place.to - a.place.from));
-      const kept = new Set(order.slice(0, MOST_NODES / 2));
+      const kept = new Set(order.slice(0, MAX_NODES / 2));
       rest = visible.filter((each) => !kept.has(each) && each.place.children);
       visible = visible.filter((each) => kept.has(each));
     }
@@ -165,7 +165,7 @@ export class TreeView {
       if (group === next) next = next.nextSibling;
       else this.nodeLayer.insertBefore(group, next);
     }
-    if (focused && document.activeElement !== focused) focused.focus({ preventScroll: true }); // it was moved
+    if (focused && document.activeElement !== focused) focused.focus({ preventScroll: true }); // lost by moving
     this.minimap.move(this.camera.transform, this.size);
     this.svg.classList.toggle("movable", this.minimap.isShown);
   }
@@ -183,7 +183,7 @@ export class TreeView {
     return group;
   }
 
-  /** What depends on the step, on the other tree and on what is pointed at. */
+  /** Set the classes that depend on the step, on the other tree and on the highlighted constituent. */
   #mark(id, node, part) {
     const other = this.parts[1 - part];
     for (const each of [this.drawn.get(id), this.edges.get(id)]) {
@@ -208,8 +208,8 @@ export class TreeView {
     this.#markAll();
   }
 
-  /** Light a constituent, by its span, in both trees; null: none. */
-  light(key) {
+  /** Highlight the constituent with this span in both trees; null: none. */
+  highlight(key) {
     this.lit = key;
     if (!this.layouts) return;
     this.#markAll();
@@ -233,13 +233,13 @@ export class TreeView {
     for (const [name, value] of Object.entries(attributes)) this.band.setAttribute(name, value);
   }
 
-  /** Collapse a constituent, or open it again. Two trees collapse together, so both must have it. */
+  /** Collapse or expand a constituent. Two trees collapse together, so both must contain it. */
   toggle(key) {
     const node = this.#trees.map(({ bySpan }) => bySpan.get(key));
     if (node.some((each) => !each?.children)) return false;
     if (this.collapsed.has(key)) expand(node[0], this.#trees, this.collapsed);
     else this.collapsed.add(key);
-    this.#keepPlace(key);
+    this.#updateInPlace(key);
     this.on.collapsed();
     return true;
   }
@@ -258,8 +258,8 @@ export class TreeView {
     this.fit(false);
   }
 
-  /** Lay out again, with a constituent staying where it is seen. */
-  #keepPlace(key) {
+  /** Lay out again, with a constituent staying at its position in the view. */
+  #updateInPlace(key) {
     const before = this.layouts[0].places.get(key);
     this.update();
     const now = this.layouts[0].places.get(key);
@@ -274,7 +274,7 @@ export class TreeView {
       this.on.point(group?.dataset.span ?? null, this.parts[group?.dataset.part ?? 0]);
     });
     this.svg.addEventListener("pointerleave", () => this.on.point(null));
-    let before = null; // what was chosen when the button went down, which itself chooses
+    let before = null; // the node chosen before pointerdown, which itself chooses a node
     this.svg.addEventListener("pointerdown", () => {
       before = this.chosen;
     });
@@ -298,7 +298,7 @@ export class TreeView {
     this.svg.addEventListener("keydown", (event) => walk(event, this));
   }
 
-  /** Open what a constituent is hidden in, and bring it into view. */
+  /** Expand the constituents that hide a constituent, and bring it into view. */
   reveal(key, part) {
     const [start, end] = key.split("-").map(Number);
     for (const other of [...this.collapsed]) {
@@ -309,7 +309,7 @@ export class TreeView {
     this.focus(`${part}:${key}`);
   }
 
-  /** The trees as a drawing of their own: all that is not collapsed, at its own size. */
+  /** A separate drawing of the trees in their natural size, without what is collapsed. */
   picture() {
     const { left, top, right, bottom } = this.bounds;
     const drawing = drawn("svg", {

@@ -1,5 +1,5 @@
-// The page as a whole: what is asked for, the views of the answer, and the address that tells both.
-// On a server the documents come from /api/parse; in a file they are all in the page, and one chooses among them.
+// The main module: the form, the views of the answer, and the state in the URL fragment. With a server, documents come
+// from /api/parse; in an exported file, all documents are embedded in the page, and the form chooses one of them.
 
 import { readAddress, writeAddress } from "./address.js";
 import { Refused, explain, fetchDocument, fetchModels } from "./api.js";
@@ -9,14 +9,14 @@ import { Reading } from "./documents.js";
 import { History } from "./history.js";
 import { Stage } from "./stage.js";
 
-const PATIENCE = 500; // milliseconds until the page tells that it waits
+const PATIENCE = 500; // milliseconds until the progress of a request is shown
 const embedded = byId("documents") && JSON.parse(byId("documents").textContent);
 
 let models = [];
-let asking = null; // the request under way: a newer one ends it
+let asking = null; // AbortController of the current request; a newer request aborts it
 let past = null;
 let browser = null;
-const stage = new Stage({ changed: writeView, complain, isOffline: Boolean(embedded) });
+const stage = new Stage({ changed: writeView, showError, isOffline: Boolean(embedded) });
 
 const modelOf = (name) => models.find((model) => model.name === name);
 const examplesOf = (model) => model?.examples ?? (model ? [model.example] : []);
@@ -24,13 +24,13 @@ const sources = () => [byId("model").value, byId("compare").value].filter((sourc
 const fields = () => ({ text: byId("text")?.value ?? "", second: isPair() ? byId("second").value : "" });
 const isPair = () => [byId("model").value, byId("compare").value].some((name) => modelOf(name)?.pair);
 
-/** Everything that is seen is in the address. */
+/** Store the state of the page in the URL fragment. */
 function writeView() {
   const parts = { [embedded ? "document" : "model"]: byId("model").value, compare: byId("compare").value };
   writeAddress({ ...parts, ...(embedded ? {} : fields()), ...stage.address });
 }
 
-function complain(message) {
+function showError(message) {
   stage.clear();
   byId("result").textContent = "";
   byId("problem").textContent = message;
@@ -50,7 +50,7 @@ function show(documents, view) {
   );
 }
 
-/** Ask for what the fields say. `view`: what to show of it; `onRefusal`: what to do instead of telling of an error. */
+/** Send the request in the form. `view`: the view of the answer; `onRefusal` handles an error with status 422. */
 async function ask(view = {}, onRefusal = null) {
   if (embedded)
     return show(
@@ -62,7 +62,7 @@ async function ask(view = {}, onRefusal = null) {
   const notice = setTimeout(() => {
     byId("working").hidden = false;
   }, PATIENCE);
-  byId("progress").textContent = "Reading …";
+  byId("progress").textContent = "Parsing …";
   byId("stage").setAttribute("aria-busy", "true");
   try {
     const asked = fields();
@@ -72,7 +72,7 @@ async function ask(view = {}, onRefusal = null) {
   } catch (error) {
     if (control.signal.aborted) return;
     if (onRefusal && error instanceof Refused && error.status === 422) return onRefusal(error);
-    complain(explain(error));
+    showError(explain(error));
     writeView();
   } finally {
     clearTimeout(notice);
@@ -91,8 +91,8 @@ async function fetchOne(model, { text, second }, signal) {
       byId("progress").textContent =
         several +
         (event.event === "queued"
-          ? `waiting, ${event.position} before this one`
-          : `reading for ${Math.round(event.seconds)} s`);
+          ? `queued at position ${event.position}`
+          : `running for ${Math.round(event.seconds)} s`);
     });
   } catch (error) {
     if (error instanceof Refused) throw new Refused(several + error.message, error.status);
@@ -105,7 +105,7 @@ function setText([text, second = ""]) {
   byId("second").value = second;
 }
 
-/** Ask for a text as a new entry of the browser's history, so that the way back leads to what was seen before. */
+/** Send the request as a new entry of the browser's history, so that the back button shows the previous answer. */
 function askNew(...how) {
   history.pushState(null, "", location.href);
   notify("");
@@ -117,7 +117,7 @@ function choose(field, value) {
   else field.selectedIndex = 0;
 }
 
-/** What the chosen model needs: a second field for pairs, its examples. */
+/** Show the second field if the chosen model takes pairs, and the examples of the model. */
 function showFields() {
   if (embedded) return;
   byId("second-field").hidden = !isPair();
@@ -136,7 +136,7 @@ function showFields() {
   );
 }
 
-/** Another model: a text that was only an example, or that it cannot read, gives way to its own. */
+/** Called when another model was chosen. An example of another model, or a text that the model rejects, is replaced. */
 function changeModel() {
   showFields();
   notify("");
@@ -153,12 +153,12 @@ function changeModel() {
   browser.read();
   return ask({}, (error) => {
     setText(example);
-    notify(`The text before cannot be read by ${byId("model").value} (${error.message}): its example is shown.`);
+    notify(`${byId("model").value} cannot parse the previous text (${error.message}): showing its example instead.`);
     return ask();
   });
 }
 
-/** Show what the address asks for; without a text the example of the model. */
+/** Show the state in the URL fragment; without a text, show the example of the model. */
 function followAddress() {
   const wanted = readAddress();
   const source = embedded ? wanted.document : wanted.model;
@@ -172,7 +172,7 @@ function followAddress() {
     [wanted.compare, byId("compare")],
   ].find(([name, field]) => name !== null && field.value !== name);
   if (missing)
-    return complain(`The link asks for the ${embedded ? "document" : "model"} “${missing[0]}”, which is not here.`);
+    return showError(`The link needs the ${embedded ? "document" : "model"} “${missing[0]}”, which is not available.`);
   return ask(wanted);
 }
 
@@ -195,7 +195,7 @@ async function start() {
       askNew();
     });
     browser = new Browser({
-      complain,
+      showError,
       model: () => modelOf(byId("model").value),
       choose: ({ text, second }) => {
         setText([text, second]);
@@ -210,7 +210,7 @@ async function start() {
   await followAddress();
 }
 
-/** A field of one line, which shows all of a longer text while it has the focus. */
+/** Let a field of one line grow to show the whole text while it has the focus. */
 function growOnFocus(field) {
   const fit = () => {
     field.style.height = "";
@@ -251,5 +251,5 @@ for (const menu of document.querySelectorAll("details.menu")) {
     menu.querySelector("summary").focus();
   });
 }
-window.addEventListener("popstate", followAddress); // the way back, and an address that was typed
-start().catch((error) => complain(explain(error)));
+window.addEventListener("popstate", followAddress); // the back button, or a changed URL fragment
+start().catch((error) => showError(explain(error)));

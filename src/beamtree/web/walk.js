@@ -1,8 +1,8 @@
-// Keys in a tree: arrows go from constituent to constituent as they are seen, others zoom and collapse.
+// Keyboard control of a tree: arrow keys move between constituents in visual order, other keys zoom and collapse.
 
-const FACTOR = 1.3; // of one key press
+const FACTOR = 1.3; // zoom factor per key press
 
-/** Arrow keys: to the parent, the first child, the sibling or the next leaf. `view`: the TreeView of the event. */
+/** Handle a key: arrow keys move to the parent, first child, sibling or next leaf. `view`: the TreeView. */
 export function walk(event, view) {
   const group = event.target.closest?.(".constituent");
   if (!group || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -23,10 +23,10 @@ export function walk(event, view) {
   };
   const up = () => node.parent;
   const down = () => (children ? node.children[0] : null);
-  const stands = part === 0; // the other tree hangs: its root is below
+  const isAbove = part === 0; // the other tree is below the tokens, with its root at the bottom
   const moves = {
-    ArrowUp: stands ? up : down,
-    ArrowDown: stands ? down : up,
+    ArrowUp: isAbove ? up : down,
+    ArrowDown: isAbove ? down : up,
     ArrowLeft: () => sideways(-forward),
     ArrowRight: () => sideways(forward),
     Home: () => view.parts[part].tree.root,
@@ -42,10 +42,10 @@ export function walk(event, view) {
   };
   if (event.key in moves) {
     const next = moves[event.key]();
-    // The words are drawn once, with the tree that stands on them.
+    // The tokens are drawn only once, with the tree above them.
     if (next) view.focus(`${next.children ? part : 0}:${next.key}`);
   } else if (event.key in acts) acts[event.key]();
   else return;
   event.preventDefault();
-  event.stopPropagation(); // or the merges would be stepped through
+  event.stopPropagation(); // otherwise the player would also step through the merges
 }

@@ -1,4 +1,4 @@
-"""One thread per model, which answers one text after the other while the server keeps accepting requests."""
+"""One thread per model, which answers requests one at a time while the server accepts more."""
 
 import asyncio
 import json
@@ -26,13 +26,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one request, and of all together. A request that exceeds one is refused at once."""
+    """Limits of a request, and of all requests together. A request that exceeds a limit is refused at once."""
 
-    characters: int = 20_000  # of a text
-    tokens: int = 2_000  # of a text
+    characters: int = 20_000  # per text
+    tokens: int = 2_000  # per text
     waiting: int = 256  # requests in the queue of a model
-    seconds: int = 60  # from a request's arrival to its answer
-    body_seconds: int = 4  # from a request's first byte to its last
+    seconds: int = 60  # from the arrival of a request to its answer
+    body_seconds: int = 4  # from the first byte of a request to its last
     requests: int = 384  # answered at the same time; more than `waiting`, so that one model cannot block the others
 
     def __post_init__(self) -> None:
@@ -41,21 +41,21 @@ class Limits:
 
     @property
     def bytes(self) -> int:
-        """The largest request: two texts, with up to twelve bytes of JSON per character, and the rest of the body."""
+        """Maximum size of a request: two texts with up to 12 bytes of JSON per character, and the rest of the body."""
         return 2 * 12 * self.characters + 4096
 
     @property
     def connections(self) -> int:
-        """Open connections. Twice the requests: connections that send slowly must not exclude those that do not."""
+        """Maximum number of open connections: twice that of requests, so that slow clients do not block others."""
         return 2 * self.requests
 
 
 class Cancelled(Exception):
-    """Nobody waits for the answer any more."""
+    """Raised to stop a request whose answer is no longer needed."""
 
 
 class Job:
-    """A request for the document of a text, and its result. It must be created in an event loop."""
+    """A request for the document of a text, and its result. Must be created inside an event loop."""
 
     def __init__(self, text: str, seconds: int) -> None:
         self.text = text
@@ -63,8 +63,8 @@ class Job:
         self.started: float | None = None
         self.cancelled = False
         self.future: Future[bytes] = Future()  # set by the thread of the worker
-        self.document = asyncio.wrap_future(self.future)  # the same for the event loop
-        # Retrieve an exception even if the client has gone: asyncio would log it otherwise.
+        self.document = asyncio.wrap_future(self.future)  # the same future for the event loop
+        # Retrieve an exception even if the client has disconnected: otherwise asyncio would log it.
         self.document.add_done_callback(lambda document: document.cancelled() or document.exception())
 
     def check(self) -> None:
@@ -74,15 +74,15 @@ class Job:
 
 
 class Worker:
-    """Answers the requests for one model, in the order of their arrival.
+    """Answers the requests for one model in the order of their arrival.
 
         job = worker.submit(["[MAX 2 9 ]"])
         async for event in worker.progress(job): …
         document = await worker.result(job)
 
-    A request is cancelled when its client disconnects or its deadline has passed. A waiting request then leaves the
-    queue. One that is being processed is stopped between two stages (validation, model, document, JSON), and on a CPU
-    at the next step of the model's forward pass. On a GPU a forward pass takes milliseconds and runs to its end.
+    A request is cancelled when its client disconnects or its deadline has passed. A waiting request is then removed
+    from the queue. A running request is stopped between two stages (validation, model, document, JSON), and on a CPU
+    also at the next step of the forward pass. On a GPU, a forward pass takes milliseconds and is not interrupted.
     """
 
     def __init__(self, name: str, model: Pretrained, limits: Limits) -> None:
@@ -92,47 +92,49 @@ class Worker:
         self._waiting: deque[Job] = deque()
         self._running: Job | None = None
         self._changed = Condition()  # guards the attributes above and the state of all jobs
-        # A daemon thread: the program can exit while a text is being processed.
+        # A daemon thread, so that the program can exit while a text is being processed.
         Thread(target=self._work, name=f"model {name}", daemon=True).start()
 
     def submit(self, sides: Sequence[str]) -> Job:
-        """Put the request for a text, or for the two texts of a pair, into the queue."""
+        """Add a request for a text, or for the two texts of a pair, to the queue."""
         for side in sides:
-            # The cheap limit first: tokens are counted only in texts of a reasonable length.
+            # Characters are checked first because it is cheap; tokens are counted later.
             if len(side) > self.limits.characters:
-                raise TooLong(f"the text has {len(side):,} characters: {self.limits.characters:,} are the most")
+                raise TooLong(f"the text has {len(side):,} characters: the maximum is {self.limits.characters:,}")
             if not side.isascii() and any("\ud800" <= character <= "\udfff" for character in side):
-                raise RequestError("the text holds half of a surrogate pair, which is no character: leave it out")
+                raise RequestError(
+                    "the text contains half of a surrogate pair, which is not a valid character: remove it"
+                )
         # A tab separates the sides of a pair, so a tab inside a side becomes a space.
         text = "\t".join(side.replace("\t", " ") for side in sides) if self.model.config.pair else sides[0]
         with self._changed:
             if self._stopping:
                 raise _stopped()
             if len(self._waiting) >= self.limits.waiting:
-                raise Busy(f"{self.limits.waiting} requests wait for {self.name} already: try again in a moment")
+                raise Busy(f"{self.limits.waiting} requests are already waiting for {self.name}: try again in a moment")
             job = Job(text, self.limits.seconds)
             self._waiting.append(job)
             self._changed.notify()
         return job
 
     async def result(self, job: Job) -> bytes:
-        """The document as JSON. Raises `TooSlow` at the job's deadline. The job is cancelled if this call is."""
+        """Await the document as JSON. Raises `TooSlow` at the deadline of the job. Cancelling this cancels the job."""
         try:
             await asyncio.wait({job.document}, timeout=job.deadline - time.monotonic())
         finally:
             self.cancel(job)
         if not job.document.done():
             raise TooSlow(
-                f"{self.name} has not answered within {self.limits.seconds} seconds: give it a shorter text, "
-                "or try again when it has less to do"
+                f"{self.name} did not answer within {self.limits.seconds} seconds: use a shorter text, "
+                "or try again when the server is less busy"
             )
         return job.document.result()
 
     async def progress(self, job: Job) -> AsyncIterator[dict[str, Any]]:
-        """What the job is doing, at once and then every `INTERVAL` seconds until it is done or its deadline has passed.
+        """Yield the state of the job, now and every `INTERVAL` seconds until it is done or its deadline has passed.
 
-        {"event": "queued", "position": 3}      1 is the next
-        {"event": "running", "seconds": 1.2}    since the model began with it
+        {"event": "queued", "position": 3}      1 is the next in the queue
+        {"event": "running", "seconds": 1.2}    time since the start of the job
         """
         while not job.document.done() and (left := job.deadline - time.monotonic()) > 0:
             yield self._state(job)
@@ -146,7 +148,7 @@ class Worker:
                 self._waiting.remove(job)
 
     def stop(self) -> None:
-        """Refuse all requests that have no answer yet, and all later ones."""
+        """Refuse all unanswered requests, and all later ones."""
         with self._changed:
             self._stopping = True
             jobs = [*self._waiting, *([self._running] if self._running else [])]
@@ -197,10 +199,10 @@ class Worker:
                 job.future.set_result(outcome)
 
     def _document(self, text: str, check: Callable[[], None] = lambda: None) -> bytes:
-        """The document of a text.
+        """Create the document of a text.
 
-        `check` is called between stages and at the steps of the forward pass; it stops the work by raising an
-        exception.
+        `check` is called between stages and at the steps of the forward pass. It can raise an exception to stop the
+        work.
         """
         check()
         self._validate(text.split("\t") if self.model.config.pair else [text])
@@ -213,12 +215,12 @@ class Worker:
         return json.dumps(document, ensure_ascii=False, allow_nan=False).encode()
 
     def _validate(self, sides: Sequence[str]) -> None:
-        """Raise a `RequestError` for a text that the model does not take. Later exceptions are internal errors."""
+        """Raise a `RequestError` for a text that the model does not accept. Later exceptions are internal errors."""
         tokenizer = tokenizer_of(self.model.config, self.model.vocabulary, self.model.tokenizer)
         for side in sides:
             count = len(tokenizer.words(side))
             if count > self.limits.tokens:
-                raise TooLong(f"the text has {count:,} tokens: {self.limits.tokens:,} are the most")
+                raise TooLong(f"the text has {count:,} tokens: the maximum is {self.limits.tokens:,}")
         try:
             self.model.check(*sides)
         except ValueError as error:
@@ -226,9 +228,9 @@ class Worker:
 
 
 def check_model(name: str, model: Pretrained) -> None:
-    """Raise a `ValueError` if the model can answer no request.
+    """Raise a `ValueError` if the model cannot answer requests.
 
-    It cannot if it has no tokenizer, builds no trees, or needs gold trees without a rule that derives them from a text.
+    This is the case if it has no tokenizer, builds no trees, or needs gold trees that cannot be derived from a text.
     """
     word = model.vocabulary.words()[-1] if model.vocabulary.closed else "a"
     try:

@@ -5,8 +5,9 @@
     beamtree.load(study.best.folder)
 
 The study is stored in a database, by default a SQLite file in its folder. Several processes can work on it at the same
-time: each one claims a trial, trains it in the folder `trial-NNN`, and goes on until the study has all its trials. A
-trial whose process was stopped or killed is resumed from its last checkpoint by the next process that claims one.
+time: each one claims a trial, trains it in the folder `trial-NNN`, and repeats this until the study has all its trials.
+If a process is stopped or killed, the next process that claims a trial resumes the interrupted one from its last
+checkpoint.
 """
 
 import functools
@@ -62,18 +63,18 @@ def tune(
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
 ) -> StudySummary:
-    """Search settings with Optuna: work on a study until it has a number of trials.
+    """Search for the best settings with Optuna: run trials until the study has `trials` of them.
 
     Args:
-        settings: settings of all trials, apart from the parameters. The seed is also that of the search.
-        params: the settings to be searched, by their keys; see `parse_params`.
-        folder: the folder of the study, in which the runs of the trials are. If it holds a study, that study is
-            continued.
-        trials: number of trials, with those that are pruned or fail.
-        metric: "accuracy" to be maximized, or "loss" to be minimized, on dev; by default that of `training.select`.
-        pruner: "median" ends a trial that is worse after an epoch than the median of the others; "none" ends none.
-        storage: URL of a database, as for Optuna, in which the study has the name of the folder. By default it is the
-            file `study.db` in the folder.
+        settings: settings of all trials, except for the searched ones. Their seed is also the seed of the search.
+        params: the search space by keys of settings; see `parse_params`.
+        folder: the folder of the study and of the runs of its trials. An existing study is continued.
+        trials: number of trials, including pruned and failed ones.
+        metric: "accuracy", which is maximised, or "loss", which is minimised, on dev. Defaults to `training.select`.
+        pruner: "median" stops a trial whose best value so far is worse than the median of the others at the same epoch;
+            "none" stops none.
+        storage: URL of a database, as for Optuna; the study is named after the folder. Defaults to the SQLite file
+            `study.db` in the folder.
         device: as for `train`.
         roots: as for `train`.
         loggers: as for `train`.
@@ -106,7 +107,7 @@ def tune(
     data = functools.cache(lambda: _load_data(settings, params, roots, screen))
     with screen.open(), open_database(Path(folder), storage) as database:
         if not database.has_study():
-            data()  # errors in the data come before a study is created
+            data()  # report errors in the data before a study is created
         study = database.open_study(StudySpec(settings, params, metric), pruner)
         if study.summary().count("complete", "pruned", "failed") < trials:
             options["data"] = data()
@@ -116,18 +117,18 @@ def tune(
 
 
 def show_value(metric: str, value: float | None) -> str:
-    """The value of a metric as text."""
+    """Format the value of a metric."""
     if value is None:
         return "–"
     return f"{100 * value:.2f} %" if metric == "accuracy" else f"{value:.4f}"
 
 
 def _load_data(settings: Settings, params: Params, roots: Roots | None, screen: Screen) -> Data | None:
-    """Load the data that all trials share; None if the parameters decide on it."""
+    """Load the data that all trials share; return None if it depends on the searched parameters."""
     if any(key.startswith("data.") for key in params):
         return None
     data = load(settings.data.task, None, roots=roots, progress=screen.show, **settings.data.options)
-    prepare(settings, roots, screen.show, screen.tell, data)
+    prepare(settings, roots, screen.show, screen.print, data)
     screen.clear()
     return data
 
@@ -135,18 +136,18 @@ def _load_data(settings: Settings, params: Params, roots: Roots | None, screen: 
 def _run_trial(
     study: Study, trials: int, callbacks: Sequence[Callback], options: dict[str, Any], screen: Screen
 ) -> bool:
-    """Run a trial; return False if there are enough."""
+    """Run a trial; return False if the study has all its trials."""
     with study.claim(trials) as trial:
         if trial is None:
             return False
         folder = study.folder_of(trial.number)
         values = ", ".join(f"{key}={_short(value)}" for key, value in trial.params.items())
-        screen.tell(f"{folder.name}: {'resumed' if run_storage.is_run(folder) else 'started'} with {values}")
+        screen.print(f"{folder.name}: {'resumed' if run_storage.is_run(folder) else 'started'} with {values}")
         try:
             _train(study, trial, folder, callbacks, options, screen)
         finally:
             screen.clear()
-        screen.tell(_result_line(study.summary(), trial.number, trials))
+        screen.print(_result_line(study.summary(), trial.number, trials))
     return True
 
 
@@ -158,7 +159,7 @@ def _train(
     options: dict[str, Any],
     screen: Screen,
 ) -> None:
-    """Train the model of a trial, and store how the trial ended. If it was interrupted, it stays as it is."""
+    """Train the model of a trial, and store the outcome. An interrupted trial stays in the state "running"."""
     from optuna import TrialPruned
 
     reporter = _Reporter(study, trial, screen)
@@ -171,7 +172,7 @@ def _train(
     except TrialPruned:
         study.prune(trial)
     except Exception as error:
-        if not reporter.has_started:  # not because of its parameters: it can be run when the error is repaired
+        if not reporter.has_started:  # not caused by its parameters: the trial can be run once the error is fixed
             raise
         study.fail(trial, error)
         if not isinstance(error, ValueError | torch.OutOfMemoryError):
@@ -181,7 +182,7 @@ def _train(
 
 
 class _Reporter(Callback):
-    """Reports the metric of each epoch to the study, whose pruner may end the run."""
+    """Reports the metric of each epoch to the study, whose pruner may stop the run."""
 
     def __init__(self, study: Study, trial: Any, screen: Screen) -> None:
         self._trial, self._screen, self._metric = trial, screen, study.spec.metric
@@ -190,7 +191,7 @@ class _Reporter(Callback):
 
     def on_train_start(self, run: Run) -> None:
         self.has_started = True
-        self._report(run)  # if the run was interrupted after a checkpoint, but before the report
+        self._report(run)  # the run may have been interrupted between a checkpoint and its report
 
     def on_epoch_end(self, run: Run, metrics: dict[str, Any]) -> None:
         self._report(run)

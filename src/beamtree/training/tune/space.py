@@ -1,9 +1,9 @@
-"""The search space of a study: which settings are searched, and between which values.
+"""The search space of a study: which settings are searched, and over which values.
 
     params = parse_params(["optimizer.lr=log:1e-4:1e-2", "encoder.options.beam_size=int:2:5"])
     check_params(settings, params)
 
-A parameter is a `Range` of numbers or a few `Choices`, by the key of the setting.
+Each parameter is a `Range` of numbers or a set of `Choices`, under the key of the setting.
 """
 
 import itertools
@@ -19,17 +19,17 @@ from beamtree.runs import recipes
 from beamtree.runs.settings import Settings
 
 _FORMS = "low:high, log:low:high, int:low:high, or choices a,b,c"
-_MAX_COMBINATIONS = 1000  # of other parameters that a value is validated with
+_MAX_COMBINATIONS = 1000  # combinations of other parameters that a value is validated with
 _FIXED = {
     "recipe": "it is the name of the recipe",
-    "seed": "it belongs to the study",
-    "encoder.name": "make a study for each encoder",
+    "seed": "it is the seed of the study",
+    "encoder.name": "create a study for each encoder",
 }
 
 
 @dataclass(frozen=True)
 class Range:
-    """All numbers from `low` to `high`.
+    """Numbers from `low` to `high`.
 
     Attributes:
         low: the lowest value.
@@ -53,7 +53,7 @@ class Range:
         return (int(self.low), int(self.high)) if self.integer else (self.low, self.high)
 
     def suggest(self, trial: Any, key: str) -> Any:
-        """The value for a trial of Optuna."""
+        """Sample the value for a trial of Optuna."""
         if self.integer:
             return trial.suggest_int(key, *self.extremes)
         return trial.suggest_float(key, *self.extremes, log=self.log)
@@ -65,7 +65,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Choices:
-    """A few values.
+    """A set of values to choose from.
 
     Attributes:
         values: the values.
@@ -83,7 +83,7 @@ class Choices:
         return self.values
 
     def suggest(self, trial: Any, key: str) -> Any:
-        """The value for a trial of Optuna."""
+        """Sample the value for a trial of Optuna."""
         return trial.suggest_categorical(key, self.values)
 
     def __str__(self) -> str:
@@ -94,17 +94,17 @@ Params = Mapping[str, Range | Choices]
 
 
 def parse_params(texts: Sequence[str]) -> dict[str, Range | Choices]:
-    """Parse parameters as on the command line.
+    """Parse parameters in the form of the command line.
 
     Args:
-        texts: each `KEY=FORM`, where the form is low:high, log:low:high or int:low:high for a range, or a,b,c for
-            choices, with values as in YAML.
+        texts: strings `KEY=FORM`, where the form is low:high, log:low:high or int:low:high for a range, or a,b,c for
+            choices, whose values are YAML.
 
     Returns:
         Ranges and choices by key.
 
     Raises:
-        ValueError: if a text has another form, or a key is given twice.
+        ValueError: if a text has a different form, or a key is given twice.
 
     Examples:
         >>> from beamtree.training.tune import parse_params
@@ -115,7 +115,7 @@ def parse_params(texts: Sequence[str]) -> dict[str, Range | Choices]:
     for text in texts:
         key, equals, form = (part.strip() for part in text.partition("="))
         if not equals or not key:
-            raise ValueError(f"--param {text}: it must be key=form, as in optimizer.lr=log:1e-4:1e-2")
+            raise ValueError(f"--param {text}: it must be KEY=FORM, as in optimizer.lr=log:1e-4:1e-2")
         if key in params:
             raise ValueError(f"--param {text}: {key} is given twice")
         params[key] = _parse_choices(text, key, form) if "," in form else _parse_range(text, form)
@@ -133,29 +133,29 @@ def _parse_range(text: str, form: str) -> Range:
         numbers = "integers" if kind == "int" else "numbers"
         raise ValueError(f"--param {text}: {rest} is not low:high with two {numbers}; the forms are {_FORMS}") from None
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ValueError(f"--param {text}: {limits[0]} must be less than {limits[1]}, and both finite")
+        raise ValueError(f"--param {text}: {limits[0]} must be less than {limits[1]}, and both must be finite")
     if kind == "log" and low <= 0:
-        raise ValueError(f"--param {text}: {limits[0]} must be above 0 in a logarithmic range")
+        raise ValueError(f"--param {text}: {limits[0]} must be greater than 0 in a logarithmic range")
     return Range(low, high, log=kind == "log", integer=kind == "int")
 
 
 def _parse_choices(text: str, key: str, form: str) -> Choices:
-    words = [word.strip() for word in form.split(",")]
-    if not all(words) or len(set(words)) < len(words):
-        raise ValueError(f"--param {text}: the choices a,b,c must be different values")
+    parts = [part.strip() for part in form.split(",")]
+    if not all(parts) or len(set(parts)) < len(parts):
+        raise ValueError(f"--param {text}: the choices a,b,c must be distinct and not empty")
     try:
-        values = tuple(recipes.parse_changes([f"{key}={word}"])[key] for word in words)
+        values = tuple(recipes.parse_changes([f"{key}={part}"])[key] for part in parts)
     except ValueError:
-        raise ValueError(f"--param {text}: the choices a,b,c must be written as in YAML") from None
+        raise ValueError(f"--param {text}: the choices a,b,c must be valid YAML") from None
     if not all(value is None or isinstance(value, bool | int | float | str) for value in values):
         raise ValueError(f"--param {text}: each of the choices a,b,c must be a single value")
     return Choices(values)
 
 
 def check_params(settings: Settings, params: Params) -> None:
-    """Raise a `ValueError` for an unknown key, and for a value that is wrong whatever the other parameters are."""
+    """Raise a `ValueError` for an unknown key, or a value that is invalid for all values of the other parameters."""
     if not params:
-        raise ValueError("there is nothing to tune: name a parameter, as in --param optimizer.lr=log:1e-4:1e-2")
+        raise ValueError("there is nothing to tune: add a parameter, as in --param optimizer.lr=log:1e-4:1e-2")
     for key in params:
         if key in _FIXED:
             raise ValueError(f"{key} cannot be tuned: {_FIXED[key]}")
@@ -172,9 +172,9 @@ def check_params(settings: Settings, params: Params) -> None:
 
 
 def apply(settings: Settings, values: Mapping[str, Any]) -> Settings:
-    """The settings with the values of a trial. A combination that is not allowed raises a `ValueError`."""
+    """The settings with the values of a trial. Raises a `ValueError` if the combination is invalid."""
     changed = settings.change(values)
-    with torch.device("meta"):  # takes no memory and draws no random numbers
+    with torch.device("meta"):  # allocates no memory and samples no random numbers
         make_encoder(changed.encoder.name, dim=changed.model.dim, **changed.encoder.options)
     return changed
 

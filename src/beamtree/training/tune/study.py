@@ -1,13 +1,13 @@
-"""A study of Optuna whose trials are runs in one folder, and how several processes share it.
+"""A study of Optuna whose trials are runs in one folder, and which several processes can share.
 
     with open_database(folder, url) as database:
         study = database.open_study(spec, "median")
         with study.claim(trials=20) as trial:
             study.complete(trial, value)
 
-A process that works on a trial holds its lock, which ends with the process. A trial that is running according to the
-database, but whose lock is free, was interrupted, and can be claimed again. What the processes do in turn, such as
-counting and creating trials, they do under the lock of the study.
+A process that works on a trial holds its lock, which the operating system releases when the process exits. A trial that
+is running according to the database, but whose lock is free, was interrupted and can be claimed again. The lock of the
+study serialises operations such as counting and creating trials.
 """
 
 import contextlib
@@ -33,12 +33,12 @@ PRUNERS = ("median", "none")
 STATES = ("complete", "pruned", "failed", "running", "waiting")
 DATABASE = "study.db"  # in the folder of the study
 
-_STUDY = "study.json"  # the id of the folder
+_STUDY = "study.json"  # holds the id of the folder
 _LOCKS = ".locks"
-_STARTUP_TRIALS = 5  # complete trials before the first one is pruned
-_WARMUP_EPOCHS = 3  # a trial is not pruned before this epoch: the first ones say little
-_DATABASE_SECONDS = 60.0  # to wait for another process that writes to a SQLite file
-_UNOWNED_SECONDS = 60.0  # after which a trial without an owner is that of a killed process
+_STARTUP_TRIALS = 5  # number of complete trials before any trial is pruned
+_WARMUP_EPOCHS = 3  # no trial is pruned before this epoch: metrics of the first epochs are not informative
+_DATABASE_SECONDS = 60.0  # timeout while another process writes to the SQLite file
+_UNOWNED_SECONDS = 60.0  # after which the process of a trial without an owner is considered killed
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class TrialSummary:
     """A trial of a study.
 
     Attributes:
-        number: its number, from 0.
+        number: the number of the trial, starting with 0.
         state: one of STATES.
-        value: the metric on dev: of the model of a complete trial, or when it was pruned.
-        params: the values of the parameters.
+        value: the metric on dev: of the best epoch of a complete trial, or of the last epoch of a pruned one.
+        params: the sampled values by key.
         epochs: number of epochs.
-        folder: its run.
-        error: the message of a failed trial.
+        folder: the folder of its run.
+        error: the error message of a failed trial.
     """
 
     number: int
@@ -84,7 +84,7 @@ class StudySummary:
 
     @property
     def best(self) -> TrialSummary | None:
-        """The best complete trial. Its folder is a run."""
+        """The best complete trial, or None. Its folder is a run."""
         return self.trials[0] if self.trials and self.trials[0].state == "complete" else None
 
     def count(self, *states: str) -> int:
@@ -98,7 +98,7 @@ class StudySummary:
 
 @dataclass(frozen=True)
 class StudySpec:
-    """What a study searches. It stays the same for all its trials."""
+    """The search that a study performs. All its trials share it."""
 
     settings: Settings
     params: Params
@@ -110,16 +110,16 @@ class StudySpec:
 
 
 class Database:
-    """The database of a study: a URL as for SQLAlchemy, or by default a SQLite file in the folder."""
+    """The database of a study: a URL as for SQLAlchemy, or a SQLite file in the folder by default."""
 
     def __init__(self, folder: Path, url: str | None = None) -> None:
         import optuna
 
         self.folder, self.name = folder, folder.resolve().name
         self._url = f"sqlite:///{(folder / DATABASE).absolute()}" if url is None else url
-        waiting = {"connect_args": {"timeout": _DATABASE_SECONDS}} if self._url.startswith("sqlite") else {}
+        engine_options = {"connect_args": {"timeout": _DATABASE_SECONDS}} if self._url.startswith("sqlite") else {}
         with self._lock(), self._one_line_errors():
-            self._storage: Any = optuna.storages.RDBStorage(self._url, engine_kwargs=waiting)
+            self._storage: Any = optuna.storages.RDBStorage(self._url, engine_kwargs=engine_options)
 
     def has_study(self) -> bool:
         import optuna
@@ -128,7 +128,7 @@ class Database:
             return self.name in optuna.get_all_study_names(self._storage)
 
     def open_study(self, spec: StudySpec, pruner: str) -> "Study":
-        """Open the study, or create it. A study of something else raises a `ValueError`."""
+        """Open or create the study. Raises a `ValueError` if the existing study is a different search."""
         import optuna
 
         with self._lock(), self._one_line_errors():
@@ -163,7 +163,7 @@ class Database:
 
 @contextlib.contextmanager
 def open_database(folder: Path, url: str | None) -> Iterator[Database]:
-    """Make the folder of a study unless it exists, and open its database."""
+    """Create the folder of a study if needed, and open its database."""
     import optuna
 
     _check_folder(folder)
@@ -186,7 +186,7 @@ class Study:
         self._id = _folder_id(folder)
 
     def store_or_verify(self) -> None:
-        """Store what the study searches, or raise a `ValueError` if it searches something else."""
+        """Store the spec in a new study. Raises a `ValueError` if an existing study has a different one."""
         wanted, stored = self.spec.to_dict(), self._study.user_attrs.get("beamtree")
         if stored is None:
             self._study.set_user_attr("beamtree", wanted)
@@ -202,16 +202,16 @@ class Study:
 
     @contextlib.contextmanager
     def claim(self, trials: int) -> Iterator[Any]:
-        """A trial that only this process works on during the block: an interrupted one, or a new one.
+        """Claim an interrupted or a new trial, which only this process works on during the block.
 
-        None if there are enough.
+        Yields None if the study has all its trials.
         """
         with contextlib.ExitStack() as stack:
             with locked(self._lock("study"), keep_file=True):
                 trial = self._claim_interrupted(stack) or self._claim_new(stack, trials)
                 if trial is not None:
-                    # A seed for each trial: several processes must not sample the same values, and a resumed study
-                    # must sample the same ones as an uninterrupted one.
+                    # One seed per trial: processes must not sample the same values as each other, and a resumed study
+                    # must sample the same values as an uninterrupted one.
                     self._study.sampler = _make_sampler(self.spec.settings.seed, trial.number)
                     for key, param in self.spec.params.items():
                         param.suggest(trial, key)  # an interrupted trial keeps its values
@@ -232,7 +232,7 @@ class Study:
         self._study.tell(trial, state=TrialState.FAIL)
 
     def reported(self, trial: Any) -> set[int]:
-        """The epochs whose metric is stored."""
+        """The epochs whose metrics are stored."""
         return set(self._trials()[trial.number].intermediate_values)
 
     def folder_of(self, number: int) -> Path:
@@ -249,19 +249,19 @@ class Study:
         return StudySummary(self.folder, self.spec.metric, tuple(summaries))
 
     def _claim_interrupted(self, stack: contextlib.ExitStack) -> Any:
-        """A trial whose process ended before it, with its lock; or None."""
+        """Claim a trial whose process exited before it was finished, and lock it; None if there is none."""
         from optuna.trial import Trial
 
         for frozen in self._trials():
-            if frozen.state.name != "RUNNING" or not self._is_own(frozen):
+            if frozen.state.name != "RUNNING" or not self._is_in_folder(frozen):
                 continue
             with contextlib.ExitStack() as held:
                 try:
                     is_locked = held.enter_context(locked(self._lock(frozen.number), wait=False, keep_file=True))
-                except BlockingIOError:  # another process works on it
+                except BlockingIOError:  # another process is working on it
                     continue
-                has_ended = self._trials()[frozen.number].state.is_finished()  # before the lock became free
-                if is_locked and not has_ended:  # without locks, nobody knows whether its process exists
+                has_ended = self._trials()[frozen.number].state.is_finished()  # finished before the lock was acquired
+                if is_locked and not has_ended:  # without locks, it is unknown whether its process is alive
                     stack.enter_context(held.pop_all())
                     trial = Trial(self._study, frozen._trial_id)
                     trial.set_user_attr("folder", self._id)
@@ -269,7 +269,7 @@ class Study:
         return None
 
     def _claim_new(self, stack: contextlib.ExitStack, trials: int) -> Any:
-        """A new trial, with its lock; None if there are enough."""
+        """Create a new trial and lock it; None if the study has all its trials."""
         if sum(frozen.state.name != "WAITING" for frozen in self._trials()) >= trials:
             return None
         trial = self._study.ask()
@@ -277,10 +277,10 @@ class Study:
         stack.enter_context(locked(self._lock(trial.number), keep_file=True))
         return trial
 
-    def _is_own(self, frozen: Any) -> bool:
-        """Whether a trial belongs to this folder. Machines that share nothing but a database server have one each."""
+    def _is_in_folder(self, frozen: Any) -> bool:
+        """Whether a trial belongs to this folder. Machines that share only a database server have different folders."""
         owner = frozen.user_attrs.get("folder")
-        if owner is None:  # its process was killed before it could say so, or is about to say so
+        if owner is None:  # its process was killed before setting the attribute, or is about to set it
             return (datetime.now() - frozen.datetime_start).total_seconds() > _UNOWNED_SECONDS
         return bool(owner == self._id)
 
@@ -297,7 +297,7 @@ class Study:
         )
 
     def _trials(self) -> list[Any]:
-        """All trials by their numbers, as they are in the database now."""
+        """All trials in order of their numbers, read from the database."""
         return list(self._study.get_trials(deepcopy=False))
 
     def _lock(self, name: str | int) -> Path:
@@ -316,11 +316,11 @@ def _check_folder(folder: Path) -> None:
     is_new = not (folder / _STUDY).exists()
     others = [path for path in folder.iterdir() if not path.name.startswith((".", DATABASE))] if folder.is_dir() else []
     if is_new and others:
-        raise ValueError(f"{folder} is not empty, and no study: choose another folder")
+        raise ValueError(f"{folder} is not empty, but not a study: choose another folder")
 
 
 def _folder_id(folder: Path) -> str:
-    """A random name for the folder, by which the database knows it."""
+    """A random id that identifies the folder in the database."""
     path = folder / _STUDY
     if not path.exists():
         files.write_json(path, {"id": secrets.token_hex(8)})
@@ -352,7 +352,7 @@ def _without_password(url: str) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of the error that caused all others."""
+    """The first line of the root cause of an error."""
     while error.__cause__ is not None:
         error = error.__cause__
     return (str(error).splitlines() or [type(error).__name__])[0]
