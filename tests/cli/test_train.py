@@ -208,6 +208,8 @@ def test_the_help_shows_examples_that_are_valid(asked, monkeypatch):
         (["--resume", "data"], "is not a run"),
         (["listops", "--resume", "data"], "RECIPE cannot be combined with --resume"),
         (["--resume", "data", "--seeds", "3"], "--seeds cannot be combined with --resume"),
+        (["--resume", "data", "--executor", "slurm"], "--executor cannot be combined with --resume"),
+        (["--resume", "data", "--print-commands"], "--print-commands cannot be combined with --resume"),
         (["--sed", "1"], "see 'beamtree train --help'"),
     ],
 )

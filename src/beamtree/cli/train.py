@@ -154,6 +154,8 @@ def train_command(
         given = {
             **{"RECIPE": what, "--data": data, "--recipe": recipe, "--encoder": encoders, "--set": changes},
             **{"--precision": precision, "--out": out, "--seed": seed, "--seeds": seeds - 1},
+            **{"--at-once": at_once - 1, "--executor": executor != "local", "--cluster": cluster},
+            **{"--print-commands": print_commands},
         }
         for name, value in given.items():
             if value:
