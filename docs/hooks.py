@@ -143,7 +143,7 @@ def table(header: tuple[str, ...], rows: list[list[str]]) -> str:
 
 def code(text: str) -> str:
     """Code that is never broken into two lines."""
-    return f'`{text}`'
+    return f"`{text}`"
 
 
 def escape(text: str | None) -> str:
