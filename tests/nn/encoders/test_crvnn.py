@@ -280,6 +280,7 @@ def test_engines_agree(options, lengths, strength, longest, seed, workspaces):
         support.assert_same(*both_engines(lengths, seed, strength=strength, **options), atol=1e-11)
 
 
+@pytest.mark.usefixtures("shape_checks_off")  # they double the time
 @pytest.mark.parametrize(("options", "strength"), [({}, 0.3), ({"dropout": 0.3}, 100.0)], ids=str)
 def test_engines_agree_with_averages_in_kernels(options, strength, workspaces, monkeypatch):
     set_segments(monkeypatch, 2)

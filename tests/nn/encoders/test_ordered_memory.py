@@ -294,6 +294,7 @@ def test_engines_agree_where_p_is_hard(workspaces):
         assert_same(*both_engines([12, 7], seed, strength=1e4, slots=5), atol=1e-9)
 
 
+@pytest.mark.usefixtures("shape_checks_off")  # they double the time
 def test_engine_graph_keeps_a_fraction_of_what_torch_does(workspaces):
     """Candidates, masks of one byte, and the memory before each segment; nothing of the steps themselves."""
     x, lengths = inputs([33], dtype=torch.float32)
@@ -329,6 +330,7 @@ def test_what_cannot_be_captured_is_refused(dtype, interpreted, message, monkeyp
             encoder(*inputs([length], dtype=dtype))
 
 
+@pytest.mark.usefixtures("shape_checks_off")  # they double the time
 @pytest.mark.parametrize("engine", ["torch", "triton"])
 def test_bfloat16_autocast_stays_close(engine, workspaces):
     torch.manual_seed(0)
