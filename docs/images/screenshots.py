@@ -9,7 +9,6 @@ all three.
 """
 
 import shlex
-import signal
 import subprocess
 import sys
 from html import escape
@@ -21,7 +20,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 IMAGES = Path(__file__).parent
 sys.path.insert(0, str(IMAGES.parents[1] / "tests"))
 
-from web import browser, toy_models  # noqa: E402 (they lie beside the tests)
+from web import browser, toy_models  # noqa: E402 (after the change of sys.path)
 
 EXPRESSION = "[MAX 2 9 [MIN 4 7 ] 0 ]"
 SENTENCE = "the film is not as good as the book it was made from"
@@ -62,34 +61,25 @@ def take_terminal(chromium: Browser, model: str) -> None:
 
 
 def main(models: list[str]) -> None:
-    process = toy_models.start(Path.cwd(), *models)
-    try:
-        address = toy_models.address(process)
-        with sync_playwright() as playwright:
-            chromium = playwright.chromium.launch(
-                executable_path=browser.find(), env=browser.environment(), args=["--no-sandbox"]
-            )
-            served = chromium.new_page().request.get(f"{address}/api/models").json()["models"]
-            known = [model["name"] for model in served if model["task"].startswith("listops")]
-            if not known:
-                raise SystemExit("the pictures show an expression of ListOps, and none of the models reads those")
-            take_terminal(chromium, known[0])
-            sentiment = [model["name"] for model in served if model["task"].startswith("sst")]
-            view = {"model": sentiment[0], "text": SENTENCE} if sentiment else {"model": known[0], "text": EXPRESSION}
-            page = opened(chromium, address, 1280, 800, "light", **view)
-            page.locator(".constituent:not(.token)").nth(1).hover()
-            take(page, "page.png")
-            take(opened(chromium, address, 375, 800, "dark", model=known[0], text=EXPRESSION), "page-phone.png")
-            if len(known) > 1:
-                view = {"model": known[0], "compare": known[1], "text": EXPRESSION}
-                take(opened(chromium, address, 1280, 800, "light", **view), "page-compare.png")
-            chromium.close()
-    finally:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.communicate(timeout=20)
-        except subprocess.TimeoutExpired:
-            process.kill()
+    with toy_models.serving(Path.cwd(), *models) as address, sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=browser.find(), env=browser.environment(), args=["--no-sandbox"]
+        )
+        served = chromium.new_page().request.get(f"{address}/api/models").json()["models"]
+        known = [model["name"] for model in served if model["task"].startswith("listops")]
+        if not known:
+            raise SystemExit("the pictures show an expression of ListOps, and none of the models reads those")
+        take_terminal(chromium, known[0])
+        sentiment = [model["name"] for model in served if model["task"].startswith("sst")]
+        view = {"model": sentiment[0], "text": SENTENCE} if sentiment else {"model": known[0], "text": EXPRESSION}
+        page = opened(chromium, address, 1280, 800, "light", **view)
+        page.locator(".constituent:not(.token)").nth(1).hover()
+        take(page, "page.png")
+        take(opened(chromium, address, 375, 800, "dark", model=known[0], text=EXPRESSION), "page-phone.png")
+        if len(known) > 1:
+            view = {"model": known[0], "compare": known[1], "text": EXPRESSION}
+            take(opened(chromium, address, 1280, 800, "light", **view), "page-compare.png")
+        chromium.close()
 
 
 if __name__ == "__main__":

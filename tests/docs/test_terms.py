@@ -81,3 +81,13 @@ def test_wrong_forms_are_found():
         ("dataset", "data set"),
     ]
     assert not wrong(" ".join((*TERMS, *IN_PAGES)))
+
+
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: path.stem
+)
+def test_lines_of_pages_are_wrapped(path):
+    """At 100 characters, except tables, code, pictures and what is generated."""
+    text = re.sub(r"^```.*?^```|^<!-- runs:.*?^<!-- end -->", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    long = [line for line in text.splitlines() if len(line) > 100 and not line.startswith(("|", "!", ":::"))]
+    assert long == []

@@ -49,18 +49,18 @@ def test_what_was_saved_is_loaded(folder):
 
 @pytest.mark.parametrize("damage", [damage_cut, damage_bit, damage_empty, damage_foreign])
 def test_of_a_damaged_one_the_one_before_is_taken(folder, damage):
-    told: list[str] = []
-    assert checkpoints.newest(folder, told.append) == path_of(folder, 500)
-    assert told == []
+    messages: list[str] = []
+    assert checkpoints.newest(folder, messages.append) == path_of(folder, 500)
+    assert messages == []
     damage(path_of(folder, 500))
-    assert checkpoints.newest(folder, told.append) == path_of(folder, 50)
-    assert told == [f"{path_of(folder, 500)}: the checkpoint is damaged: using the previous one"]
+    assert checkpoints.newest(folder, messages.append) == path_of(folder, 50)
+    assert messages == [f"{path_of(folder, 500)}: the checkpoint is damaged: using the previous one"]
     with pytest.raises(ValueError, match="the checkpoint is damaged"):
         load(path_of(folder, 500))
     for step in (5, 50):
         damage(path_of(folder, step))
     with pytest.raises(ValueError, match=r"all 3 checkpoints are damaged: restore one, or remove the folder"):
-        checkpoints.newest(folder, told.append)
+        checkpoints.newest(folder, messages.append)
 
 
 def test_without_checkpoints_there_is_no_newest(tmp_path):

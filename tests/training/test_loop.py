@@ -357,9 +357,9 @@ def test_more_gpus_than_there_are_are_refused(data, tmp_path):
 
 def test_a_line_tells_of_each_epoch(data, tmp_path, capsys):
     train(toy_settings(data, training__max_epochs=2), tmp_path / "run", device="cpu")
-    told = capsys.readouterr().err.splitlines()
-    assert [line[:9] for line in told] == ["epoch 1/2", "epoch 2/2"]
-    assert all("dev loss" in line and "samples/s" in line for line in told)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line[:9] for line in lines] == ["epoch 1/2", "epoch 2/2"]
+    assert all("dev loss" in line and "samples/s" in line for line in lines)
 
 
 def test_training_in_a_thread_leaves_signals_alone(data, tmp_path):

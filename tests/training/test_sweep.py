@@ -141,8 +141,8 @@ def test_a_finished_run_is_not_run_again_and_a_failure_does_not_stop_the_others(
     assert run_all([done, broken, empty, good], 1, Screen()) == [broken, empty]
     assert storage.is_finished(good.folder)
     assert broken.log.read_text() == "no such luck\n"
-    told = capsys.readouterr().err.splitlines()
-    assert told == [
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
         *("done: already finished", "broken: started", "broken: failed", "empty: started", "empty: failed"),
         *("good: started", "good: finished after 3 epochs"),
     ]

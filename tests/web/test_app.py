@@ -38,12 +38,12 @@ def ask(client, **asked):
 
 
 def test_the_models_are_listed_with_what_a_client_must_know(client, models):
-    told = client.get("/api/models").json()
-    assert [each["name"] for each in told["models"]] == ["one", "english", "pairs"]
-    assert [each["pair"] for each in told["models"]] == [False, False, True]
-    assert told["models"][0]["labels"] == list(models["one"].labels)
-    assert told["models"][0]["encoder"] == "bt-grc"
-    assert told["limits"] == {"characters": 500, "tokens": 50, "waiting": 256, "seconds": 60}
+    answer = client.get("/api/models").json()
+    assert [each["name"] for each in answer["models"]] == ["one", "english", "pairs"]
+    assert [each["pair"] for each in answer["models"]] == [False, False, True]
+    assert answer["models"][0]["labels"] == list(models["one"].labels)
+    assert answer["models"][0]["encoder"] == "bt-grc"
+    assert answer["limits"] == {"characters": 500, "tokens": 50, "waiting": 256, "seconds": 60}
 
 
 def test_every_example_can_be_parsed(client):

@@ -121,13 +121,13 @@ def test_files_of_several_kinds_are_read(visit, server, name, content, expected)
 
 def test_a_file_that_is_no_list_of_texts_is_refused_kindly(visit, server):
     page = shown(visit(server))
-    for name, content, told in (
+    for name, content, message in (
         ("a.jsonl", b"{", "Line 1 is not JSON."),
         ("a.txt", b"\n", "has no text in it"),
         ("a.txt", b"x" * 1_000_001, "the maximum is 1,000,000"),
     ):
         page.set_input_files("#file", {"name": name, "mimeType": "text/plain", "buffer": content})
-        page.wait_for_selector(f"#problem:has-text('{told}')")
+        page.wait_for_selector(f"#problem:has-text('{message}')")
 
 
 def test_drawings_the_document_and_the_constituents_are_downloaded(visit, server, tmp_path):
@@ -227,13 +227,13 @@ def test_markup_is_shown_as_text(visit, server):
 
 def test_mistakes_and_texts_that_are_too_long_are_refused_kindly(visit, server):
     page = shown(visit(server))
-    for text, told in (
+    for text, message in (
         ("[SM " + "1 " * 9_998 + "]", "20,001 characters: the maximum is 20,000"),
         ("1 " * 2_001, "2,001 tokens: the maximum is 2,000"),
         ("[MXA 1 ]", "did you mean '[MAX'?"),
     ):
         parse(page, text)
-        page.wait_for_selector(f'#problem:has-text("{told}")')
+        page.wait_for_selector(f'#problem:has-text("{message}")')
         assert page.locator("svg.tree").count() == 0
     parse(page, EXPRESSION)
     shown(page)

@@ -62,10 +62,6 @@ class ListCounts:
     alone: int = 0  # lists that were also evaluated by themselves
     alone_correct: int = 0
 
-    def to_dict(self) -> dict[str, Any]:
-        """In types of JSON."""
-        return dict(vars(self))
-
 
 @dataclass
 class ExpressionCounts:
@@ -117,7 +113,7 @@ class ListReport:
         """In types of JSON."""
         return {
             "lists": [
-                {"operator": operator, "arguments": arguments, **counts.to_dict()}
+                {"operator": operator, "arguments": arguments, **vars(counts)}
                 for (operator, arguments), counts in sorted(self.lists.items(), key=_order)
             ],
             "by_most_arguments": [

@@ -68,7 +68,7 @@ def balanced(leaves: Sequence[str]) -> Tree:
         >>> baselines.balanced("a b c d e".split())
         Tree.parse('(((a b) (c d)) e)')
     """
-    # Leaves i and i+1 are joined in round r, where 2^r is the largest power of two that divides i+1; 2^r is the time.
+    # Leaves i and i+1 are merged in round r, where 2^r is the largest power of two that divides i+1; 2^r is the time.
     return _by_times([after & -after for after in range(1, len(leaves))], leaves)
 
 

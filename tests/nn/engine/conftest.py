@@ -3,13 +3,8 @@ other tests here compare numbers, many times: without shape checks they take hal
 
 import pytest
 
-from support import no_shape_checks
-
 
 @pytest.fixture(autouse=True)
 def as_for_users(request):
-    if "gpu" in request.path.parts:
-        yield
-    else:
-        with no_shape_checks():
-            yield
+    if "gpu" not in request.path.parts:
+        request.getfixturevalue("shape_checks_off")
