@@ -3,14 +3,14 @@
     python results/run_queue.py --slots 6 --deadline 560 --out runs
     python results/run_queue.py --slots 2 --recipe listops-tiny    # a trial on a CPU
 
-Runs start in the order of `RUNS`. Each is a separate process, `beamtree train`, with the folder OUT/RECIPE/NAME and a
-log beside it. At the deadline, runs in progress receive SIGINT, write a checkpoint and exit. Rerun the command to
-continue: finished runs are skipped, stopped runs resume from their last checkpoint.
+Runs start in the order of `RUNS`, or of the patterns of `--only`. Each is a separate process, `beamtree train`, with
+the folder OUT/RECIPE/NAME and a log beside it. At the deadline, runs in progress receive SIGINT, write a checkpoint and
+exit. Rerun the command to continue: finished runs are skipped, stopped runs resume from their last checkpoint.
 
 `--collect results` copies the small files of finished runs (settings, environment, metrics, results) to
-results/RECIPE/NAME. `--pack FOLDER` writes what is needed to resume the runs, or to evaluate them, to the parts of a
-tar archive; `cat runs.tar.* | tar x` in OUT unpacks it. On an NVIDIA GPU, start MPS first (`nvidia-cuda-mps-control
--d`) so that runs share the GPU instead of taking turns.
+results/RECIPE/NAME, and skips runs that are there already. `--pack FOLDER` writes what is needed to resume the runs, or
+to evaluate them, to the parts of a tar archive; `cat runs.tar.* | tar x` in OUT unpacks it. On an NVIDIA GPU, start MPS
+first (`nvidia-cuda-mps-control -d`) so that runs share the GPU instead of taking turns.
 """
 
 import argparse
@@ -94,22 +94,21 @@ RUNS = [
 ]
 FAST = ("bt-grc", "gold-tree-grc", "ebt-grc", "recurrent-grc", "gumbel-tree-grc", "bt-grc-onesoft")
 DENSE = ("ordered-memory", "crvnn")
+REVIEW_ENCODERS = ("bt-grc", "balanced-tree-grc", "recurrent-grc", "gumbel-tree-grc", "random-tree-grc")
+REVIEW_ENCODERS += ("bt-grc-onesoft", *DENSE)
 for encoder in (*FAST, *DENSE):
     RUNS += [Run("logic-c", encoder, seed) for seed in SEEDS]
 for encoder in ("bt-grc", "gold-tree-grc", "ebt-grc", "bt-grc-onesoft", *DENSE):
     RUNS += [Run("listops-dg", encoder, seed) for seed in SEEDS]
-for encoder in (
-    "bt-grc",
-    "balanced-tree-grc",
-    "recurrent-grc",
-    "gumbel-tree-grc",
-    "random-tree-grc",
-    "bt-grc-onesoft",
-    *DENSE,
-):
+for encoder in REVIEW_ENCODERS:
     RUNS += [Run("sst5", encoder, seed, GLOVE_6B, "glove-6b") for seed in SEEDS]
 for encoder in ("bt-grc", "bt-grc-onesoft"):
     RUNS += [Run("sst5", encoder, seed, GLOVE_6B + BEAM_2, "glove-6b-beam2") for seed in SEEDS]
+for encoder in REVIEW_ENCODERS:
+    RUNS += [Run("imdb", encoder, seed, GLOVE_6B, "glove-6b") for seed in SEEDS]
+for encoder, micro_batch in (("bt-grc", 32), ("bt-grc-onesoft", 16)):
+    changes = (*GLOVE_6B, *BEAM_2, f"training.micro_batch={micro_batch}")
+    RUNS += [Run("imdb", encoder, seed, changes, "glove-6b-beam2") for seed in SEEDS]
 for encoder in (*FAST, *DENSE):
     RUNS += [Run("logic", encoder, seed) for seed in SEEDS]
 RUNS += [Run("listops-dg", "bt-grc", seed) for seed in range(3, 10)]
@@ -208,6 +207,12 @@ def pack(runs: list[Run], out: Path, target: Path, limit: float) -> None:
             (target / f"runs.tar.{index:02}").write_bytes(part)
 
 
+def chosen(patterns: list[str] | None, collected: Path | None) -> list[Run]:
+    """The runs that match, in the order of the patterns, without those whose files are collected already."""
+    matching = [run for pattern in patterns or ["*"] for run in RUNS if run.matches(pattern)]
+    return [run for run in dict.fromkeys(matching) if collected is None or not run.is_finished(collected)]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--slots", type=int, default=3, help="runs at a time (default: %(default)s)")
@@ -220,8 +225,7 @@ def main() -> int:
     parser.add_argument("--pack", type=Path, help="write the runs to the parts of a tar archive in this folder")
     parser.add_argument("--pack-limit", type=float, default=float("inf"), help="MiB of the archive (default: no limit)")
     options = parser.parse_args()
-    chosen = [run for run in RUNS if options.only is None or any(map(run.matches, options.only))]
-    runs = [replace(run, recipe=options.recipe or run.recipe) for run in chosen]
+    runs = [replace(run, recipe=options.recipe or run.recipe) for run in chosen(options.only, options.collect)]
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return 0 if train(runs, options.out, options.slots, options.deadline, options.commit) else 1

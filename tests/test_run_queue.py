@@ -45,3 +45,20 @@ def test_small_files_and_checkpoints_are_packed_first(runs, tmp_path, limit, lar
     with tarfile.open(archive) as tar:
         assert tar.getnames() == [f"listops/{name}" for name in (*small, *large)]
     assert capsys.readouterr().out.count("left out") == 2 - len(large)
+
+
+def test_runs_start_in_the_order_of_the_patterns():
+    chosen = queue.chosen(["sst5/bt-grc-glove-6b-seed*", "*/gold-*-seed1", "sst5/bt-*-seed0"], None)
+    names = [str(run.folder(queue.Path())) for run in chosen]
+    assert names[:4] == [*(f"sst5/bt-grc-glove-6b-seed{seed}" for seed in range(3)), "listops/gold-tree-grc-seed1"]
+    assert len(set(names)) == len(names) > 4
+
+
+def test_collected_runs_are_not_repeated(runs, tmp_path):
+    for run in runs:
+        for name in queue.SMALL_FILES:
+            (run.folder(tmp_path / "out") / name).touch()
+    queue.collect(runs[:1], tmp_path / "out", tmp_path / "results")
+    patterns = ["listops/bt-grc-seed[01]"]
+    assert queue.chosen(patterns, tmp_path / "results") == runs[1:]
+    assert queue.chosen(patterns, None) == runs
