@@ -52,8 +52,9 @@ test-web: setup  ## test the page in a real browser, which this installs into .v
 	browser=$$($(BIN)/python tests/web/browser.py) && \
 	  OMP_NUM_THREADS=1 BEAMTREE_BROWSER="$$browser" $(BIN)/python -m pytest -m web tests/web $(ARGS)
 
-results: setup  ## write the tables of docs/results.md from the runs in results/
+results: setup  ## write the tables and plots of docs/results.md from the files in results/
 	$(BIN)/python results/write_tables.py
+	$(BIN)/python results/draw_plots.py
 
 docs: setup  ## build the site into build/site; a warning or a dead link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

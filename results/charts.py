@@ -1,66 +1,92 @@
 """Line charts as scenes of `beamtree.trees.drawing`: SVG in the colours of the drawings, for light and dark pages."""
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from beamtree.trees.drawing.metrics import LINE_HEIGHT, text_width
 from beamtree.trees.drawing.scene import Dot, Line, Scene, Shape, Text
 from beamtree.utils.palette import CATEGORY
 
-WIDTH, HEIGHT = 260.0, 220.0  # of the area that the lines are drawn in
-LEFT, GAP = 34.0, 8.0  # space for the numbers of the vertical axis; between a line and its name
+WIDTH, HEIGHT = 260.0, 220.0  # of the area that the lines are drawn in; it is higher if the names need more
+GAP = 6.0  # between the numbers of an axis and the area
+LEADER = 18.0  # from the end of a line to its name
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A vertical axis. Its first and last tick are the ends of the chart.
+
+    ticks: labels by value, increasing.
+    is_log: logarithmic.
+    """
+
+    ticks: Mapping[float, str]
+    is_log: bool = False
+
+    def height(self, value: float) -> float:
+        """The place of a value between the lowest tick, 0, and the highest, 1."""
+        low, high, value = (
+            math.log(each) if self.is_log else each for each in (min(self.ticks), max(self.ticks), value)
+        )
+        return (value - low) / (high - low)
+
+
+PERCENT = Axis({float(value): str(value) for value in (0, 25, 50, 75, 100)})
 
 
 def line_chart(
-    title: str, places: Sequence[str], lines: Mapping[str, Sequence[float | None]], bottom: float = 0.0
+    title: str, places: Sequence[str], lines: Mapping[str, Sequence[float | None]], axis: Axis = PERCENT
 ) -> Scene:
-    """A chart of percentages. None is a missing value.
+    """A chart of one or more lines. None is a missing value.
 
     Args:
         title: what the lines show.
         places: names on the horizontal axis.
-        lines: the values of each line, one per place. Its name is written at its end.
-        bottom: the lowest percentage of the vertical axis.
+        lines: the values of each line, one per place. Its name is written beside its end.
+        axis: the vertical axis.
     """
-    top = 2 * LINE_HEIGHT
-    xs = [LEFT + WIDTH * (index + 0.5) / len(places) for index in range(len(places))]
+    lines = {name: values for name, values in lines.items() if any(value is not None for value in values)}
+    top, height = 2 * LINE_HEIGHT, max(HEIGHT, LINE_HEIGHT * (len(lines) - 1))
+    left = GAP + max(map(text_width, axis.ticks.values()))
+    xs = [left + WIDTH * (index + 0.5) / len(places) for index in range(len(places))]
 
     def y(value: float) -> float:
-        return top + HEIGHT * (100 - value) / (100 - bottom)
+        return top + height * (1 - axis.height(value))
 
     shapes: list[Shape] = [Text(0, LINE_HEIGHT / 2, title)]
-    for step in range(5):
-        value = bottom + (100 - bottom) * step / 4
-        shapes.append(Line(((LEFT, y(value)), (LEFT + WIDTH, y(value))), "line"))
-        shapes.append(Text(LEFT - 6 - text_width(f"{value:.0f}"), y(value), f"{value:.0f}", "faint"))
+    for value, label in axis.ticks.items():
+        shapes.append(Line(((left, y(value)), (left + WIDTH, y(value))), "line"))
+        shapes.append(Text(left - GAP - text_width(label), y(value), label, "faint"))
     for x, place in zip(xs, places, strict=True):
-        shapes.append(Text(x, top + HEIGHT + LINE_HEIGHT, place, "faint", centred=True))
-    ends: list[tuple[float, str, str]] = []
+        shapes.append(Text(x, top + height + LINE_HEIGHT, place, "faint", centred=True))
+    ends: list[tuple[float, float, str, str]] = []
     for index, (name, values) in enumerate(lines.items()):
         style = f"category-{index % len(CATEGORY['paper']) + 1}"
-        points = [(x, y(value)) for x, value in zip(xs, values, strict=True) if value is not None]
-        if not points:
-            continue
+        known = [(x, value) for x, value in zip(xs, values, strict=True) if value is not None]
+        points = [(x, y(value)) for x, value in known]
         shapes.append(Line(tuple(points), style))
-        shapes += [Dot(*point, 3.0, style, style, f"{name}: {value:.2f}") for point, value in _marked(points, values)]
-        ends.append((points[-1][1], name, style))
-    names = _spread(ends, top, top + HEIGHT)
-    width = LEFT + WIDTH + GAP + max((text_width(name) for _, name, _ in names), default=0.0)
-    shapes += [Text(LEFT + WIDTH + GAP, at, name, style) for at, name, style in names]
-    return Scene(width, top + HEIGHT + 2 * LINE_HEIGHT, tuple(shapes))
+        for (_, value), point in zip(known, points, strict=True):
+            shapes.append(Dot(*point, 3.0, style, style, f"{name}: {value:.2f}"))
+        ends.append((points[-1][1], points[-1][0], name, style))
+    right = left + WIDTH + LEADER
+    for (end, x, name, style), at in _spread(ends, top, top + height):
+        shapes.append(Line(((x, end), (right - 4, at)), "line"))
+        shapes.append(Text(right, at, name, style))
+    width = right + max(map(text_width, lines), default=0.0)
+    return Scene(width, top + height + 2 * LINE_HEIGHT, tuple(shapes))
 
 
-def _marked(
-    points: Sequence[tuple[float, float]], values: Sequence[float | None]
-) -> list[tuple[tuple[float, float], float]]:
-    return list(zip(points, (value for value in values if value is not None), strict=True))
-
-
-def _spread(ends: list[tuple[float, str, str]], top: float, bottom: float) -> list[tuple[float, str, str]]:
-    """The names of the lines at their ends, moved apart where they would overlap."""
-    placed: list[tuple[float, str, str]] = []
-    below = top - LINE_HEIGHT
-    for at, name, style in sorted(ends):
-        below = max(at, below + LINE_HEIGHT)
-        placed.append((below, name, style))
-    excess = max(0.0, below - bottom)
-    return [(at - excess, name, style) for at, name, style in placed]
+def _spread(
+    ends: list[tuple[float, float, str, str]], top: float, bottom: float
+) -> list[tuple[tuple[float, float, str, str], float]]:
+    """The ends of the lines from top to bottom, with the places of their names, which do not overlap."""
+    ends = sorted(ends)
+    places: list[float] = []
+    for height, *_ in ends:
+        places.append(max(height, places[-1] + LINE_HEIGHT if places else top))
+    below = bottom
+    for index in reversed(range(len(places))):  # what was moved below the chart moves up again
+        places[index] = below = min(places[index], below)
+        below -= LINE_HEIGHT
+    return list(zip(ends, places, strict=True))

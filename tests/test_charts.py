@@ -33,6 +33,11 @@ def test_values_are_dots_and_names_do_not_overlap(lines):
     assert all(0 <= dot.x <= scene.width and 0 <= dot.y <= scene.height for dot in dots)
 
 
+def test_a_logarithmic_axis_has_equal_steps_for_equal_ratios():
+    axis = charts.Axis({1.0: "1", 10.0: "10", 1000.0: "1000"}, is_log=True)
+    assert [axis.height(value) for value in (1, 10, 100, 1000)] == pytest.approx([0, 1 / 3, 2 / 3, 1])
+
+
 def test_the_figure_of_lists_has_a_line_for_each_operator(monkeypatch):
     monkeypatch.setattr(measure_lists, "FEWEST", 1)
     report = ListReport()

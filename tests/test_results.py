@@ -5,16 +5,38 @@ from pathlib import Path
 
 import pytest
 
+from beamtree.trees.drawing.scene import Dot
 from result_scripts import script
 
 ROOT = Path(__file__).parents[1]
 write_tables = script("write_tables")
+script("charts")  # which the next one imports
+draw_plots = script("draw_plots")
 
 
 def test_the_tables_are_those_of_the_files():
     page = write_tables.PAGE.read_text(encoding="utf-8")
     assert write_tables.BLOCK.search(page)
     assert write_tables.with_tables(page) == page, "run `make results`"
+
+
+def test_the_plots_are_those_of_the_files(tmp_path, monkeypatch):
+    stored = draw_plots.IMAGES
+    monkeypatch.setattr(draw_plots, "IMAGES", tmp_path / "drawn")
+    monkeypatch.setattr(draw_plots, "ROOT", tmp_path)
+    draw_plots.main()
+    drawn = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "drawn").iterdir()}
+    assert {path.name: path.read_text(encoding="utf-8") for path in stored.iterdir()} == drawn, "run `make results`"
+    page = write_tables.PAGE.read_text(encoding="utf-8") + (ROOT / "docs/engine.md").read_text(encoding="utf-8")
+    assert [name for name in drawn if f"(images/results/{name})" not in page] == []
+
+
+def test_a_line_for_every_encoder_of_the_benchmark():
+    measured = json.loads(draw_plots.BENCHMARK.read_text())["results"]
+    titles = [shape.title for shape in draw_plots.speed(measured).painting_order() if isinstance(shape, Dot)]
+    assert len(titles) == 2 * len(measured)
+    assert "bt-grc: 2.23" in titles  # seconds for 100 samples of 950 tokens
+    assert "bt-grc: 44.00" in titles  # MiB
 
 
 @pytest.mark.parametrize("folder", sorted((ROOT / "results").glob("*/*/")), ids=lambda path: path.name)

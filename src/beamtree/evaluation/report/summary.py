@@ -4,6 +4,7 @@ Runs form a group if their settings differ only in the seed and in what does not
 group is the median for ListOps, as in the paper, and mean and standard deviation for all other tasks.
 """
 
+import dataclasses
 import itertools
 import json
 import os
@@ -15,6 +16,7 @@ from typing import Any
 
 from beamtree.data.loading import TASKS
 from beamtree.evaluation.report import paper
+from beamtree.evaluation.report.comparison import Comparison, compare
 from beamtree.evaluation.report.paper import Figure, PaperRow
 from beamtree.models.storage import RESULTS, is_run, read_results
 from beamtree.runs import recipes
@@ -24,6 +26,7 @@ from beamtree.utils.mappings import flatten
 
 # Settings in which the runs of a group may differ: the seed, the tested splits, and how the same values are computed.
 _IGNORED = ("seed", "data.tests", "training.micro_batch", "training.dev_batch", "encoder.options.engine")
+_PRECISION = "training.precision"  # may differ from the recipe in a row that is compared with the paper's
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +57,7 @@ class ReportRow:
     runs: list[ReportedRun] = field(default_factory=list)  # empty for a row of the paper
     changes: dict[str, Any] = field(default_factory=dict)  # settings that differ from the recipe
     table: int | None = None  # number of the paper's table
+    comparisons: dict[str, Comparison] = field(default_factory=dict)  # with the paper's figures, by split
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,8 +123,10 @@ def _table(task: str, runs: list[ReportedRun], mean: bool) -> Table:
 
     rows: list[ReportRow] = []
     for (_, index), alike in itertools.groupby(sorted(ours, key=lambda row: (*place(row), len(row.changes))), place):
-        rows += alike
-        if index < len(published):
+        if index == len(published):
+            rows += alike
+        else:
+            rows += [_compared(row, published[index], task) for row in alike]
             rows.append(_paper_row(published[index]))
     names = (task, *dict.fromkeys(row.encoder for row in rows if row.table is not None))
     notes = [note for name in names if (note := paper.note(name)) and len(names) > 1]
@@ -136,6 +142,16 @@ def _row(
     figures = {split: _figure(members, split, statistic) for split in splits}
     name = settings.encoder.name
     return ReportRow(name, f"{paper.model_name(name)}{named}", len(members), figures, members, changes)
+
+
+def _compared(row: ReportRow, theirs: PaperRow, task: str) -> ReportRow:
+    """The row with comparisons, unless its settings differ from the paper's (other word vectors, for example)."""
+    if set(row.changes) - {_PRECISION, *(f"encoder.options.{name}" for name in theirs.options)}:
+        return row
+    values = {
+        split: [100 * run.accuracies[split] for run in row.runs if split in run.accuracies] for split in row.figures
+    }
+    return dataclasses.replace(row, comparisons=compare(values, theirs, task))
 
 
 def _paper_row(row: PaperRow) -> ReportRow:

@@ -7,6 +7,7 @@ from typing import Any
 
 from beamtree.data.task import slug
 from beamtree.evaluation.report import paper
+from beamtree.evaluation.report.comparison import Comparison
 from beamtree.evaluation.report.paper import Figure
 from beamtree.evaluation.report.summary import ReportRow, Table
 
@@ -16,6 +17,8 @@ _STATISTICS = {
     "max": "maximum of the runs",
 }
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--"}
+_SIGNIFICANT, _LATEX_SIGNIFICANT = "†", r"^\dagger"
+_LATEX[_SIGNIFICANT] = f"${_LATEX_SIGNIFICANT}$"
 _LATEX |= {character: f"\\{character}" for character in "&%$#_{}"}
 
 
@@ -60,7 +63,16 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _about(table: Table) -> str:
-    return f"Accuracy in %, {_STATISTICS[table.statistic]}.{_source(table)}"
+    return f"Accuracy in %, {_STATISTICS[table.statistic]}.{_source(table)}{_marks(table)}"
+
+
+def _marks(table: Table) -> str:
+    """What bold figures and marks mean, if there are any."""
+    comparisons = [comparison for row in table.rows for comparison in row.comparisons.values()]
+    text = " Bold: better than in the paper." if any(comparison.is_better for comparison in comparisons) else ""
+    if any(comparison.is_significant for comparison in comparisons):
+        text += f" {_SIGNIFICANT}: more than two standard errors apart, where the paper gives a deviation."
+    return text
 
 
 def _source(table: Table) -> str:
@@ -71,28 +83,33 @@ def _source(table: Table) -> str:
     return f" Rows marked (paper): Table{'s' * (len(numbers) > 1)} {joined} of {paper.CITATION}."
 
 
-def _plain(figure: Figure) -> str:
-    value = figure.printed or f"{figure.value:.2f}"
-    if figure.std is None:
-        return value
-    return f"{value} ± {figure.std:g}" if figure.printed else f"{value} ± {figure.std:.2f}"
+def _plain(figure: Figure, is_better: bool, is_significant: bool) -> str:
+    text = _value(figure)
+    if figure.std is not None:
+        text += f" ± {figure.std:g}" if figure.printed else f" ± {figure.std:.2f}"
+    return (f"**{text}**" if is_better else text) + f" {_SIGNIFICANT}" * is_significant
 
 
-def _subscript(figure: Figure) -> str:
+def _subscript(figure: Figure, is_better: bool, is_significant: bool) -> str:
     """As the paper prints it: 90_1 is 90 ± 0.1."""
-    value = figure.printed or f"{figure.value:.2f}"
-    if figure.std is None:
-        return f"${value}$"
-    tenths = 10 * figure.std
-    return f"${value}_{{{tenths:.0f}}}$" if tenths >= 10 else f"${value}_{{{round(tenths, 1):g}}}$"
+    text = rf"\mathbf{{{_value(figure)}}}" if is_better else _value(figure)
+    if figure.std is not None:
+        tenths = 10 * figure.std
+        text += f"_{{{tenths:.0f}}}" if tenths >= 10 else f"_{{{round(tenths, 1):g}}}"
+    return f"${text}{_LATEX_SIGNIFICANT * is_significant}$"
 
 
-def _cells(table: Table, row: ReportRow, text: Callable[[Figure], str], dash: str) -> list[str]:
+def _value(figure: Figure) -> str:
+    return figure.printed or f"{figure.value:.2f}"
+
+
+def _cells(table: Table, row: ReportRow, text: Callable[[Figure, bool, bool], str], dash: str) -> list[str]:
+    """The figures of a row; those that are better than the paper's in bold, significant differences marked."""
     shown = []
     for split in table.columns:
-        figure = row.figures.get(split)
+        figure, comparison = row.figures.get(split), row.comparisons.get(split, Comparison(False, None))
         few = f" (of {figure.runs})" if figure is not None and figure.runs is not None else ""
-        shown.append(dash if figure is None else text(figure) + few)
+        shown.append(dash if figure is None else text(figure, *comparison.marks) + few)
     return shown
 
 
@@ -136,5 +153,7 @@ def _record(row: ReportRow) -> dict[str, Any]:
         split: None if figure is None else {"value": figure.value, "std": figure.std, "runs": figure.runs or row.count}
         for split, figure in row.figures.items()
     }
+    if row.comparisons:
+        shown["compared"] = {split: vars(comparison) for split, comparison in row.comparisons.items()}
     every = {"splits": [run.accuracies for run in row.runs]} if row.runs else {}
     return {**shown, "figures": figures, **every}
