@@ -41,9 +41,10 @@ format: setup  ## repair what can be repaired of both
 types: setup  ## check types
 	$(BIN)/mypy
 
-# One thread a worker: the workers already fill the cores.
+# One thread per worker: the workers already fill the cores. Bytecode is cached even where the environment forbids it:
+# tests start many processes, and each would compile the package again.
 pytest: setup  ## run the tests alone, in parallel (ARGS="-k topk" to choose)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 test: lint types pytest  ## everything a change must pass: lint, types, tests
 

