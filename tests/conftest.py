@@ -19,6 +19,18 @@ def installed(name):
     return importlib.util.find_spec(name) is not None
 
 
+PACKAGE = Path(__file__).parents[1] / "src/beamtree"
+
+
+def module_name(path):
+    parts = ("beamtree", *path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts).removesuffix(".__init__")
+
+
+def modules_with_shapes():
+    return [module_name(path) for path in PACKAGE.rglob("*.py") if "from jaxtyping import" in path.read_text()]
+
+
 if installed("triton"):
     if not torch.cuda.is_available():
         os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU, slowly
@@ -26,17 +38,17 @@ if installed("triton"):
         interpreter.speed_up()
     # Triton reads the source of its kernels, which must be as it was written: imported before the hook is there.
     # All files of the engine's folder, `common` first, from which the others import, then those of the cells.
-    package = Path(__file__).parents[1] / "src/beamtree"
-    files = sorted(package.glob("nn/engine/gpu/kernels/[a-z]*.py"), key=lambda path: (path.stem != "common", path.stem))
-    for path in (*files, *package.glob("nn/cells/*/*kernels.py")):
-        name = ".".join(("beamtree", *path.relative_to(package).with_suffix("").parts))
+    files = sorted(PACKAGE.glob("nn/engine/gpu/kernels/[a-z]*.py"), key=lambda path: (path.stem != "common", path.stem))
+    for path in (*files, *PACKAGE.glob("nn/cells/*/*kernels.py")):
+        name = module_name(path)
         spec = importlib.util.spec_from_file_location(name, path)
         sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
 
-# Must come before the first import of beamtree. Optional, as is hypothesis: a GPU machine may have neither.
+# Must come before the first import of beamtree. Optional, as is hypothesis: a GPU machine may have neither. Modules
+# without shapes are left to mypy: checks of every call double the time of code that handles single tokens.
 if installed("beartype"):
-    jaxtyping.install_import_hook("beamtree", "beartype.beartype")
+    jaxtyping.install_import_hook(modules_with_shapes(), "beartype.beartype")
 
 if installed("hypothesis"):
     from hypothesis import settings

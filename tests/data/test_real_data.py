@@ -8,6 +8,7 @@ import pytest
 import real_files
 from beamtree.data import Data, Split, load
 from beamtree.data.raw import SOURCES, find
+from beamtree.data.tasks import imdb
 from beamtree.trees import Tree
 
 # Run-time type checks make reading several times slower, and there are no shapes to check here.
@@ -105,6 +106,13 @@ def test_imdb() -> None:
     assert [int(data[split].lengths.max()) for split in ("train", "iid")] == [200, 200]
     vocabulary = data.vocabulary()
     assert data["train"].unknown_share(vocabulary) < data["iid"].unknown_share(vocabulary) < 0.05
+    # What is documented of overlaps with the training data.
+    train = list(data["train"])
+    overlaps = {split: imdb.duplicates(train, data[split]) for split in data if split not in ("train", "dev")}
+    assert overlaps == {"iid": 64, "con-ood": 0, "count-ood": 0, "con-originals": 315, "count-originals": 315}
+    names = ("dev_original.tsv", "dev_contrast.tsv")
+    tables = [imdb.read_tsv(lines, "") for lines in real_files.lines("imdb/contrast.tar.xz", *names)]
+    assert [imdb.duplicates(train, table) for table in tables] == [63, 0]
 
 
 def test_mnli() -> None:

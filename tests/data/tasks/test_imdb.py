@@ -158,17 +158,11 @@ def members(path: Path) -> Iterator[tuple[str, str]]:
                 yield member.name, content.read().decode()
 
 
-def short_ones(text: str) -> list[str]:
-    """Tokens of the texts that may be short enough for a split: a text has at least as many tokens as chunks."""
-    chunks = text.split()
-    return tokenize(text) if len(chunks) <= imdb.MAX_DEV_LENGTH else chunks
-
-
-@pytest.mark.usefixtures("shape_checks_off")
 def test_the_real_reviews_have_their_counts_and_their_overlaps(folder: Path) -> None:
+    """Split at spaces: tests/data/test_real_data.py has the tokens, and the splits that depend on their number."""
     files = list(members(folder / "aclImdb_labeled_50k.tar.xz"))
     random.Random(0).shuffle(files)
-    reviews = list(imdb.read_folders(files, "aclImdb", short_ones))
+    reviews = list(imdb.read_folders(files, "aclImdb", str.split))
     counts = Counter((part, sample.label) for part, sample in reviews)
     assert counts == {(part, label): 12_500 for part in imdb.PARTS for label in imdb.LABELS}
     tables = {
@@ -187,12 +181,5 @@ def test_the_real_reviews_have_their_counts_and_their_overlaps(folder: Path) -> 
     ):
         labels = [Counter(sample.label for sample in tables[f"{name}.tsv"]) for name in (original, rewritten)]
         assert labels[0]["positive"] == labels[1]["negative"], "each label is turned round"
-
-    made = imdb.splits(reviews, tables["dev_original.tsv"], tables["dev_contrast.tsv"])
-    assert {name: len(samples) for name, samples in made.items()} == {"train": 12_552, "dev": 5_570, "normal": 12_742}
     train, test = ([sample for part, sample in reviews if part == wanted] for wanted in imdb.PARTS)
     assert imdb.duplicates(train, test) == 123
-    overlaps = {name: imdb.duplicates(made["train"], tables[name]) for name in sizes}
-    originals = {"dev_original.tsv": 63, "test_original.tsv": 315, "orig/test.tsv": 315}
-    assert overlaps == {**dict.fromkeys(sizes, 0), **originals}
-    assert imdb.duplicates(made["train"], made["normal"]) == 64
