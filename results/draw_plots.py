@@ -27,6 +27,12 @@ ARGUMENTS = {"args-10": "≤ 10", "args-15": "≤ 15"}
 OPERATORS = {str(count): str(count) for count in range(13)}
 SECONDS = Axis({0.1: "0.1 s", 1: "1 s", 10: "10 s", 100: "100 s", 1000: "1000 s", 10000: "10,000 s"}, is_log=True)
 MEBIBYTES = Axis({4: "4 MiB", 16: "16 MiB", 64: "64 MiB", 256: "256 MiB", 1024: "1 GiB", 4096: "4 GiB"}, is_log=True)
+ABOUT = {
+    "listops": "Accuracy on ListOps over length and over the number of arguments, a line for each encoder",
+    "listops-dg": "Accuracy on ListOps-DG over length and over the number of arguments, a line for each encoder",
+    "logic": "Accuracy on logical inference over the number of operators, a line for each encoder",
+    "speed": "Time of training and peak memory over length, a line for each encoder",
+}
 
 
 def plots() -> dict[str, Scene]:
@@ -82,7 +88,7 @@ def main() -> None:
     IMAGES.mkdir(parents=True, exist_ok=True)
     for name, scene in plots().items():
         path = IMAGES / f"{name}.svg"
-        path.write_text(to_svg(scene, name), encoding="utf-8")
+        path.write_text(to_svg(scene, ABOUT[name]), encoding="utf-8")
         print(path.relative_to(ROOT))
 
 

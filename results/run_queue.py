@@ -10,7 +10,8 @@ exit. Rerun the command to continue: finished runs are skipped, stopped runs res
 `--collect results` copies the small files of finished runs (settings, environment, metrics, results) to
 results/RECIPE/NAME, and skips runs that are there already. `--pack FOLDER` writes what is needed to resume the runs, or
 to evaluate them, to the parts of a tar archive; `cat runs.tar.* | tar x` in OUT unpacks it. On an NVIDIA GPU, start MPS
-first (`nvidia-cuda-mps-control -d`) so that runs share the GPU instead of taking turns.
+first (`nvidia-cuda-mps-control -d`) so that runs share the GPU instead of taking turns, and do not run fast encoders
+beside `ordered-memory`, `crvnn` and `bt-grc-onesoft`, which slow them down several times over.
 """
 
 import argparse
