@@ -1,6 +1,7 @@
 """The figures of `docs/results.md` are those of the runs in `results/`."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,33 @@ write_tables = script("write_tables")
 script("charts")  # which the next one imports
 draw_plots = script("draw_plots")
 
+FIGURE = re.compile(r"(?<![\d.])\d+\.\d\d(?![\d.])")
+OLD = {"ListOps", "Individual runs", "Where the figures are lower"}
+
 
 def test_the_tables_are_those_of_the_files():
     page = write_tables.PAGE.read_text(encoding="utf-8")
     assert write_tables.BLOCK.search(page)
     assert write_tables.with_tables(page) == page, "run `make results`"
+
+
+def test_figures_in_the_text_are_in_the_files():
+    """With two decimals, outside of the sections on runs of version 0.1, which left no files but their table."""
+    page = write_tables.PAGE.read_text(encoding="utf-8")
+    stored = [json.loads(path.read_text()) for path in (ROOT / "results").glob("*/*/*.json")]
+    accuracies = [
+        result["accuracy"]
+        for each in stored
+        for result in (*each.get("splits", {}).values(), each.get("dev", each))
+        if "accuracy" in result
+    ]
+    known = {f"{100 * accuracy:.2f}" for accuracy in accuracies}
+    known |= {figure for block in write_tables.BLOCK.finditer(page) for figure in FIGURE.findall(block[3])}
+    _, *sections = re.split(r"(?m)^#{2,3} (?=[A-Z])", write_tables.BLOCK.sub("", page))
+    text = {title: body for title, _, body in (section.partition("\n") for section in sections)}
+    known |= set(FIGURE.findall(text["Individual runs"]))
+    for title in text.keys() - OLD:
+        assert [figure for figure in FIGURE.findall(text[title]) if figure not in known] == [], title
 
 
 def test_the_plots_are_those_of_the_files(tmp_path, monkeypatch):
