@@ -1,7 +1,7 @@
-"""Write the tables of `docs/results.md` from the files of the runs: `make results`.
+"""Write the tables of `docs/results.md` and `docs/arguments.md` from the files of the runs: `make results`.
 
 The text between `<!-- runs: FOLDER -->` and `<!-- end -->` is the output of `beamtree report FOLDER` without its
-heading. All its figures come from the files in that folder.
+heading, and that after `<!-- probe -->` the table of `probe_cells.py`. All their figures come from files in results/.
 """
 
 import json
@@ -9,12 +9,14 @@ import re
 import statistics
 from pathlib import Path
 
+import probe_cells
+
 from beamtree.evaluation import report
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs/results.md"
+PAGE, ARGUMENTS = ROOT / "docs/results.md", ROOT / "docs/arguments.md"
 ORIGINAL = "near-iid-original.json"
-BLOCK = re.compile(r"(<!-- runs: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (?:runs: (\S+)|probe) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def with_tables(page: str) -> str:
@@ -22,7 +24,10 @@ def with_tables(page: str) -> str:
     return BLOCK.sub(lambda block: f"{block[1]}{tables(block[2])}\n{block[4]}", page)
 
 
-def tables(folder: str) -> str:
+def tables(folder: str | None) -> str:
+    """The tables of the runs in a folder; of the probe, if it is None."""
+    if folder is None:
+        return probe_cells.table() + "\n"
     found = report.find([str(ROOT / folder)])
     text = report.markdown(report.tables(found.runs, mean=False))
     return re.sub(r"^## .*\n\n", "", text) + originals(ROOT / folder)
@@ -40,4 +45,5 @@ def originals(folder: Path) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for path in (PAGE, ARGUMENTS):
+        path.write_text(with_tables(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -21,7 +21,7 @@ def speed_up():
     if hasattr(interpreter, "_patch_builtin"):
         _list_the_language_once()
     if hasattr(semantic, "TritonSemantic"):
-        _broadcast_only_where_shapes_differ()
+        _convert_and_broadcast_only_where_needed()
     options = getattr(interpreter.interpreter_builder, "options", None)
     # Integer overflow is computed again in 64 bits for every operation, but reported only under `debug`.
     if getattr(options, "sanitize_overflow", False) and not options.debug:
@@ -107,12 +107,24 @@ def _remember_shapes():
     tl.core.tensor.__init__, tl.core.block_type.__init__ = initialise_tensor, initialise_block
 
 
-def _broadcast_only_where_shapes_differ():
+def _convert_and_broadcast_only_where_needed():
+    """The operands of most operations have one type and one shape."""
+    convert = semantic.TritonSemantic.binary_op_type_checking_impl
     broadcast = semantic.TritonSemantic.broadcast_impl_value
+
+    @functools.wraps(convert)
+    def convert_if_needed(self, lhs, rhs, *options, **named):
+        divides = len(options) > 3 or "div_or_mod" in named  # which converts half precision
+        if isinstance(lhs, tl.tensor) and isinstance(rhs, tl.tensor) and not divides:
+            dtype = lhs.dtype
+            if dtype is rhs.dtype and type(dtype) is tl.dtype:  # no pointers
+                return self.broadcast_impl_value(lhs, rhs)
+        return convert(self, lhs, rhs, *options, **named)
 
     @functools.wraps(broadcast)
     def broadcast_if_needed(self, lhs, rhs):
         sizes = [each.type.shape.values if each.type.is_block() else None for each in (lhs, rhs)]
         return (lhs, rhs) if sizes[0] == sizes[1] else broadcast(self, lhs, rhs)
 
+    semantic.TritonSemantic.binary_op_type_checking_impl = convert_if_needed
     semantic.TritonSemantic.broadcast_impl_value = broadcast_if_needed

@@ -1,4 +1,4 @@
-"""The figures of `docs/results.md` are those of the runs in `results/`."""
+"""The figures of `docs/results.md` and `docs/arguments.md` are those of the files in `results/`."""
 
 import json
 import re
@@ -10,16 +10,18 @@ from beamtree.trees.drawing.scene import Dot
 from result_scripts import script
 
 ROOT = Path(__file__).parents[1]
+script("charts")  # which the next ones import
+script("probe_cells")
 write_tables = script("write_tables")
-script("charts")  # which the next one imports
 draw_plots = script("draw_plots")
 
 FIGURE = re.compile(r"(?<![\d.])\d+\.\d\d(?![\d.])")
 OLD = {"ListOps", "Individual runs", "Where the figures are lower"}
 
 
-def test_the_tables_are_those_of_the_files():
-    page = write_tables.PAGE.read_text(encoding="utf-8")
+@pytest.mark.parametrize("path", [write_tables.PAGE, write_tables.ARGUMENTS], ids=lambda path: path.name)
+def test_the_tables_are_those_of_the_files(path):
+    page = path.read_text(encoding="utf-8")
     assert write_tables.BLOCK.search(page)
     assert write_tables.with_tables(page) == page, "run `make results`"
 
@@ -39,6 +41,7 @@ def test_figures_in_the_text_are_in_the_files():
     _, *sections = re.split(r"(?m)^#{2,3} (?=[A-Z])", write_tables.BLOCK.sub("", page))
     text = {title: body for title, _, body in (section.partition("\n") for section in sections)}
     known |= set(FIGURE.findall(text["Individual runs"]))
+    text["arguments.md"] = write_tables.BLOCK.sub("", write_tables.ARGUMENTS.read_text(encoding="utf-8"))
     for title in text.keys() - OLD:
         assert [figure for figure in FIGURE.findall(text[title]) if figure not in known] == [], title
 

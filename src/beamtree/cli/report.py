@@ -31,7 +31,8 @@ def report_command(
     """Write tables of the accuracies of runs in the paper's layout, next to the paper's figures.
 
     Runs that differ only in their seed form one row: their median for ListOps, their mean and standard deviation for
-    other tasks. Unfinished runs are listed and left out.
+    other tasks. Figures better than the paper's are bold; † marks differences of more than two standard errors.
+    Unfinished runs are listed and left out.
     """
     require("train", "beamtree report")
     if latex and as_json:
