@@ -3,15 +3,15 @@
     python results/run_queue.py --slots 6 --deadline 560 --out runs
     python results/run_queue.py --slots 2 --recipe listops-tiny    # a trial on a CPU
 
-Runs start in the order of `RUNS`, or of the patterns of `--only`. Each is a separate process, `beamtree train`, with
-the folder OUT/RECIPE/NAME and a log beside it. At the deadline, runs in progress receive SIGINT, write a checkpoint and
-exit. Rerun the command to continue: finished runs are skipped, stopped runs resume from their last checkpoint.
+Runs start in the order of `RUNS`, or of the patterns of `--only`; those of the encoders in `HEAVY`, which slow down all
+others on a GPU, start after all others have ended. Each is a separate process, `beamtree train`, with the folder
+OUT/RECIPE/NAME and a log beside it. At the deadline, runs in progress receive SIGINT, write a checkpoint and exit.
+Rerun the command to continue: finished runs are skipped, stopped runs resume from their last checkpoint.
 
 `--collect results` copies the small files of finished runs (settings, environment, metrics, results) to
 results/RECIPE/NAME, and skips runs that are there already. `--pack FOLDER` writes what is needed to resume the runs, or
 to evaluate them, to the parts of a tar archive; `cat runs.tar.* | tar x` in OUT unpacks it. On an NVIDIA GPU, start MPS
-first (`nvidia-cuda-mps-control -d`) so that runs share the GPU instead of taking turns, and do not run fast encoders
-beside `ordered-memory`, `crvnn` and `bt-grc-onesoft`, which slow them down several times over.
+first (`nvidia-cuda-mps-control -d`) so that runs share the GPU instead of taking turns.
 """
 
 import argparse
@@ -34,6 +34,7 @@ GRACE = 25.0  # seconds to write a checkpoint before a process is killed
 STARTUP = 60.0  # no run is started with fewer seconds left, most of which loading and compiling would take
 PART = 15 * 2**20  # bytes of a part of the archive
 RECORD = 20 * 2**10  # bytes of an archive besides its files' contents: the header of a file, and the end
+HEAVY = ("ordered-memory", "crvnn", "bt-grc-onesoft", "bt-grc-soft", "cyk-grc", "ndr")  # encoders that fill a GPU
 SMALL_FILES = ("config.yaml", "environment.json", "metrics.jsonl", "results.json")
 
 
@@ -47,6 +48,10 @@ class Run:
 
     def folder(self, out: Path) -> Path:
         return out / self.recipe / "-".join(filter(None, (self.encoder, self.variant, f"seed{self.seed}")))
+
+    @property
+    def is_heavy(self) -> bool:
+        return self.encoder in HEAVY
 
     def matches(self, pattern: str) -> bool:
         return fnmatch.fnmatch(str(self.folder(Path())), pattern)
@@ -115,10 +120,16 @@ for encoder in (*FAST, *DENSE):
 RUNS += [Run("listops-dg", "bt-grc", seed) for seed in range(3, 10)]
 
 
-def train(runs: list[Run], out: Path, slots: int, deadline: float, commit: str) -> bool:
-    """Train the runs that are not finished, `slots` at a time. Returns whether none of them failed."""
+def may_start(run: Run, running: Collection[Run], slots: int, heavy_slots: int) -> bool:
+    """Whether a run may start beside these. Heavy runs and others are never mixed."""
+    limit = heavy_slots if run.is_heavy else slots
+    return len(running) < limit and all(other.is_heavy == run.is_heavy for other in running)
+
+
+def train(runs: list[Run], out: Path, slots: int, heavy_slots: int, deadline: float, commit: str) -> bool:
+    """Train the runs that are not finished, several at a time. Returns whether none of them failed."""
     began = time.monotonic()
-    waiting = [run for run in runs if not run.is_finished(out)]
+    waiting = sorted((run for run in runs if not run.is_finished(out)), key=lambda run: run.is_heavy)
     running: dict[Run, subprocess.Popen[bytes]] = {}
     failed = 0
 
@@ -130,7 +141,7 @@ def train(runs: list[Run], out: Path, slots: int, deadline: float, commit: str) 
 
     try:
         while (left := began + deadline - time.monotonic()) > 0:
-            while waiting and len(running) < slots and left > STARTUP:
+            while waiting and may_start(waiting[0], running, slots, heavy_slots) and left > STARTUP:
                 run = waiting.pop(0)
                 running[run] = run.start(out)
                 report(run, "started")
@@ -217,6 +228,7 @@ def chosen(patterns: list[str] | None, collected: Path | None) -> list[Run]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--slots", type=int, default=3, help="runs at a time (default: %(default)s)")
+    parser.add_argument("--heavy-slots", type=int, default=3, help="the same for heavy runs (default: %(default)s)")
     parser.add_argument("--deadline", type=float, default=float("inf"), help="seconds until all runs are stopped")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder of the runs (default: %(default)s)")
     parser.add_argument("--recipe", help="use this recipe for all runs")
@@ -229,7 +241,8 @@ def main() -> int:
     runs = [replace(run, recipe=options.recipe or run.recipe) for run in chosen(options.only, options.collect)]
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return 0 if train(runs, options.out, options.slots, options.deadline, options.commit) else 1
+        done = train(runs, options.out, options.slots, options.heavy_slots, options.deadline, options.commit)
+        return 0 if done else 1
     finally:
         if options.collect:
             collect(runs, options.out, options.collect)

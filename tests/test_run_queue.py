@@ -1,9 +1,11 @@
 """The queue of runs: names, and what is packed first."""
 
+import subprocess
 import tarfile
 
 import pytest
 
+from beamtree import encoders
 from result_scripts import script
 
 queue = script("run_queue")
@@ -62,3 +64,34 @@ def test_collected_runs_are_not_repeated(runs, tmp_path):
     patterns = ["listops/bt-grc-seed[01]"]
     assert queue.chosen(patterns, tmp_path / "results") == runs[1:]
     assert queue.chosen(patterns, None) == runs
+
+
+def test_heavy_runs_are_not_mixed_with_others():
+    light, heavy = queue.Run("listops", "bt-grc", 0), queue.Run("listops", "crvnn", 0)
+    assert queue.may_start(light, [light] * 3, slots=4, heavy_slots=1)
+    assert not queue.may_start(light, [light] * 4, slots=4, heavy_slots=9)
+    assert not queue.may_start(light, [heavy], slots=4, heavy_slots=9)
+    assert not queue.may_start(heavy, [light], slots=9, heavy_slots=2)
+    assert queue.may_start(heavy, [heavy], slots=1, heavy_slots=2)
+    assert not queue.may_start(heavy, [heavy] * 2, slots=9, heavy_slots=2)
+    assert set(queue.HEAVY) <= set(encoders())
+
+
+def test_heavy_runs_wait_until_all_others_have_ended(tmp_path, monkeypatch):
+    """Each run is a process that only writes its results."""
+    begun = []
+
+    def start(run, out):
+        begun.append(run.encoder)
+        run.folder(out).mkdir(parents=True)
+        (run.folder(out) / "results.json").write_text("{}")
+        return subprocess.Popen(["true"])
+
+    monkeypatch.setattr(queue.Run, "start", start)
+    monkeypatch.setattr(queue, "POLL", 0.01)
+    names = ["crvnn", "bt-grc", "bt-grc-onesoft", "gold-tree-grc"]
+    runs = [queue.Run("listops", name, 0) for name in names]
+    assert queue.train(runs, tmp_path, slots=4, heavy_slots=1, deadline=100.0, commit="")
+    assert begun == ["bt-grc", "gold-tree-grc", "crvnn", "bt-grc-onesoft"]
+    assert queue.train(runs, tmp_path, slots=4, heavy_slots=1, deadline=100.0, commit="")
+    assert len(begun) == 4
