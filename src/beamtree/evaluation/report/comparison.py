@@ -7,13 +7,18 @@ without a deviation, s is taken from its table of means of the same model, if th
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from beamtree.evaluation.report import paper
 from beamtree.evaluation.report.paper import PaperRow
 
 MEDIAN_FACTOR = math.sqrt(math.pi / 2)
+STATISTICS: dict[str, Callable[[Sequence[float]], float]] = {
+    "mean": statistics.fmean,
+    "median": statistics.median,
+    "max": max,
+}
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,7 @@ def compare(values: Mapping[str, Sequence[float]], theirs: PaperRow, task: str) 
         runs = values.get(split)
         if figure is None or not runs:
             continue
-        center = {"mean": statistics.fmean, "median": statistics.median, "max": max}[theirs.statistic]
-        difference = center(runs) - figure.value
+        difference = STATISTICS[theirs.statistic](runs) - figure.value
         error = _standard_error(runs, theirs, split, task)
         is_significant = None if error is None else abs(difference) > 2 * error
         compared[split] = Comparison(round(difference, 9) > 0, is_significant)
