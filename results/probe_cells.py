@@ -23,6 +23,7 @@ from beamtree.data.tasks.listops.expressions import OPERATORS
 RESULTS = Path(__file__).parent / "probe"
 DIM, BATCH, STEPS, TESTED = 64, 256, 5000, 4000
 MOST_IN_TRAINING, ARGUMENTS = 5, (2, 3, 4, 5, 6, 7, 8, 10, 12, 15)
+PARTS = [DIM // 4, 3 * DIM // 4]  # of the state of `mixed`
 NAMES = [name.removeprefix("[") for name in OPERATORS]
 
 
@@ -58,6 +59,7 @@ class ProbedCell(nn.Module):
     counter: a quarter of the state is not normalised, so that it can grow.
     additive: no part is normalised; the gates and the classifier read normalised states.
     linear: as `additive`, and the gates read only the right child, so a parent is a linear function of its left child.
+    mixed: a quarter of the state as in `grc`, the rest as in `linear`; all gates of the first part read both children.
     """
 
     def __init__(self, kind: str) -> None:
@@ -65,15 +67,16 @@ class ProbedCell(nn.Module):
         self.kind = kind
         self.expand, self.gates = nn.Linear(2 * DIM, 4 * DIM), nn.Linear(4 * DIM, 4 * DIM)
         self.norm = nn.RMSNorm(DIM) if kind == "rms" else nn.LayerNorm(DIM)
+        self.part_norms = nn.ModuleList(map(nn.LayerNorm, PARTS)) if kind == "mixed" else None
         self.dropout = nn.Dropout(0.1)
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
         read_left, read_right = self.read(left), self.read(right)
-        if self.kind == "linear":
-            read_left = torch.zeros_like(left)
-        inner = self.dropout(F.gelu(self.expand(torch.cat((read_left, read_right), dim=-1))))
-        z, h, c, u = self.gates(inner).chunk(4, dim=-1)
-        total = z.sigmoid() * left + h.sigmoid() * right + c.sigmoid() * u
+        if self.kind == "mixed":
+            parents = self.total(read_left, read_right, left, right), self.total(None, read_right, left, right)
+            (first, _), (_, rest) = (parent.split(PARTS, dim=-1) for parent in parents)
+            return torch.cat((self.part_norms[0](first), rest), dim=-1)
+        total = self.total(None if self.kind == "linear" else read_left, read_right, left, right)
         if self.kind in ("additive", "linear"):
             return total
         normalised: Tensor = self.norm(total)
@@ -81,8 +84,17 @@ class ProbedCell(nn.Module):
             return torch.cat((normalised[..., : 3 * DIM // 4], total[..., 3 * DIM // 4 :]), dim=-1)
         return normalised
 
+    def total(self, read_left: Tensor | None, read_right: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        """σ(z) ⊙ l + σ(h) ⊙ r + σ(c) ⊙ u. Without `read_left`, the gates read only the right child."""
+        children = torch.zeros_like(left) if read_left is None else read_left, read_right
+        z, h, c, u = self.gates(self.dropout(F.gelu(self.expand(torch.cat(children, dim=-1))))).chunk(4, dim=-1)
+        return z.sigmoid() * left + h.sigmoid() * right + c.sigmoid() * u
+
     def read(self, state: Tensor) -> Tensor:
         """A state as gates and classifier see it."""
+        if self.kind == "mixed":
+            first, rest = state.split(PARTS, dim=-1)
+            return torch.cat((first, self.part_norms[1](rest)), dim=-1)
         return self.norm(state) if self.kind in ("additive", "linear") else state
 
 
@@ -105,7 +117,7 @@ class ListModel(nn.Module):
         return logits
 
 
-CELLS = ("grc", "rms", "counter", "additive", "linear")
+CELLS = ("grc", "rms", "counter", "additive", "linear", "mixed")
 
 
 def run(kind: str, seed: int, steps: int = STEPS, tested: int = TESTED) -> dict[str, object]:

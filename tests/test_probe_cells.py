@@ -46,7 +46,7 @@ def test_which_cells_are_linear_and_which_can_grow(kind):
         is_linear = torch.allclose(cell((one + two) / 2, leaf), middle, atol=1e-5)
         grows = cell(1000 * one, leaf).norm() > 50
     assert is_linear == (kind == "linear")
-    assert bool(grows) == (kind in ("counter", "additive", "linear"))
+    assert bool(grows) == (kind in ("counter", "additive", "linear", "mixed"))
 
 
 def test_a_run_is_repeatable_and_its_medians_are_in_the_table(tmp_path, monkeypatch):
