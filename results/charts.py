@@ -26,10 +26,9 @@ class Axis:
 
     def height(self, value: float) -> float:
         """The place of a value between the lowest tick, 0, and the highest, 1."""
-        low, high, value = (
-            math.log(each) if self.is_log else each for each in (min(self.ticks), max(self.ticks), value)
-        )
-        return (value - low) / (high - low)
+        scale = math.log if self.is_log else float
+        low, high = scale(min(self.ticks)), scale(max(self.ticks))
+        return (scale(value) - low) / (high - low)
 
 
 PERCENT = Axis({float(value): str(value) for value in (0, 25, 50, 75, 100)})

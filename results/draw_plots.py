@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from charts import PERCENT, Axis, line_chart
+from charts import Axis, line_chart
 
 from beamtree.evaluation import report
 from beamtree.evaluation.report import ReportRow, paper
@@ -38,27 +38,27 @@ ABOUT = {
 def plots() -> dict[str, Scene]:
     """The plots by name. One whose files are missing is left out."""
     found = {
-        "listops": accuracy("listops", {"near-iid": "≤ 100"} | LENGTHS, {"near-iid": "≤ 5"} | ARGUMENTS),
-        "listops-dg": accuracy("listops-dg", {"dg": "20–100"} | LENGTHS, {"dg": "≤ 5"} | ARGUMENTS),
-        "logic": accuracy("logic", OPERATORS),
+        "listops": accuracy(
+            "listops", length={"near-iid": "≤ 100"} | LENGTHS, arguments={"near-iid": "≤ 5"} | ARGUMENTS
+        ),
+        "listops-dg": accuracy("listops-dg", length={"dg": "20–100"} | LENGTHS, arguments={"dg": "≤ 5"} | ARGUMENTS),
+        "logic": accuracy("logic", operators=OPERATORS),
         "speed": speed(json.loads(BENCHMARK.read_text())["results"]) if BENCHMARK.exists() else None,
     }
     return {name: scene for name, scene in found.items() if scene is not None}
 
 
-def accuracy(task: str, *splits: Mapping[str, str]) -> Scene | None:
+def accuracy(task: str, **charts: Mapping[str, str]) -> Scene | None:
     """A chart for each mapping of splits to names of places, with a line for each row of the task's table."""
     if not (RUNS / task).is_dir():
         return None
     (table,) = report.tables(report.find([RUNS / task]).runs)
     ours = [row for row in table.rows if row.runs]
-    titles = {"args-10": "arguments", "12": "operators"}
-    charts = []
-    for places in splits:
-        over = next((name for split, name in titles.items() if split in places), "length")
-        title = f"{paper.title(task)}: accuracy (%) over {over}"
-        charts.append(line_chart(title, list(places.values()), _lines(ours, places), PERCENT))
-    return beside(charts, page_width=PAGE_WIDTH)
+    scenes = [
+        line_chart(f"{paper.title(task)}: accuracy (%) over {over}", list(places.values()), _lines(ours, places))
+        for over, places in charts.items()
+    ]
+    return beside(scenes, page_width=PAGE_WIDTH)
 
 
 def _lines(rows: Iterable[ReportRow], splits: Iterable[str]) -> dict[str, list[float | None]]:
@@ -67,7 +67,7 @@ def _lines(rows: Iterable[ReportRow], splits: Iterable[str]) -> dict[str, list[f
 
 
 def speed(results: list[dict[str, Any]]) -> Scene:
-    """Time of a training step on 100 samples, one at a time, and its peak memory, over the length."""
+    """Time of training on 100 samples, one at a time, and its peak memory, over the length."""
     lengths = sorted({result["length"] for result in results})
     cases = {(result["encoder"], result["length"]): result for result in results}
 

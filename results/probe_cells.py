@@ -1,6 +1,6 @@
 """Which cells compute lists with more arguments than in training? A probe: single lists, composed from the left.
 
-    python results/probe_cells.py --cells grc rms --seeds 0 1 2     # about two minutes per run on one CPU core
+    python results/probe_cells.py --cells grc rms --seeds 0 1 2     # a few minutes per run on one CPU core
     python results/probe_cells.py --table
 
 A model is trained on `[OP a b … ]` with one to five random digits, and tested on up to fifteen. There are no nested
@@ -66,8 +66,8 @@ class ProbedCell(nn.Module):
         super().__init__()
         self.kind = kind
         self.expand, self.gates = nn.Linear(2 * DIM, 4 * DIM), nn.Linear(4 * DIM, 4 * DIM)
-        self.norm = nn.RMSNorm(DIM) if kind == "rms" else nn.LayerNorm(DIM)
-        self.part_norms = nn.ModuleList(map(nn.LayerNorm, PARTS)) if kind == "mixed" else None
+        self.norm = nn.RMSNorm(DIM) if kind == "rms" else nn.LayerNorm(PARTS[0] if kind == "mixed" else DIM)
+        self.rest_norm = nn.LayerNorm(PARTS[1]) if kind == "mixed" else nn.Identity()
         self.dropout = nn.Dropout(0.1)
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class ProbedCell(nn.Module):
         if self.kind == "mixed":
             parents = self.total(read_left, read_right, left, right), self.total(None, read_right, left, right)
             (first, _), (_, rest) = (parent.split(PARTS, dim=-1) for parent in parents)
-            return torch.cat((self.part_norms[0](first), rest), dim=-1)
+            return torch.cat((self.norm(first), rest), dim=-1)
         total = self.total(None if self.kind == "linear" else read_left, read_right, left, right)
         if self.kind in ("additive", "linear"):
             return total
@@ -94,7 +94,7 @@ class ProbedCell(nn.Module):
         """A state as gates and classifier see it."""
         if self.kind == "mixed":
             first, rest = state.split(PARTS, dim=-1)
-            return torch.cat((first, self.part_norms[1](rest)), dim=-1)
+            return torch.cat((first, self.rest_norm(rest)), dim=-1)
         return self.norm(state) if self.kind in ("additive", "linear") else state
 
 

@@ -3,10 +3,10 @@
     python results/run_queue.py --slots 6 --deadline 560 --out runs
     python results/run_queue.py --slots 2 --recipe listops-tiny    # a trial on a CPU
 
-Runs start in the order of `RUNS`, or of the patterns of `--only`; those of the encoders in `HEAVY`, which slow down all
-others on a GPU, start after all others have ended. Each is a separate process, `beamtree train`, with the folder
-OUT/RECIPE/NAME and a log beside it. At the deadline, runs in progress receive SIGINT, write a checkpoint and exit.
-Rerun the command to continue: finished runs are skipped, stopped runs resume from their last checkpoint.
+Runs start in the order of `RUNS`, or of the patterns of `--only`; those of the slowest encoders, `HEAVY`, start after
+all others have ended. Each is a separate process, `beamtree train`, with the folder OUT/RECIPE/NAME and a log beside
+it. At the deadline, runs in progress receive SIGINT, write a checkpoint and exit. Rerun the command to continue:
+finished runs are skipped, stopped runs resume from their last checkpoint.
 
 `--collect results` copies the small files of finished runs (settings, environment, metrics, results) to
 results/RECIPE/NAME, and skips runs that are there already. `--pack FOLDER` writes what is needed to resume the runs, or
@@ -34,7 +34,7 @@ GRACE = 25.0  # seconds to write a checkpoint before a process is killed
 STARTUP = 60.0  # no run is started with fewer seconds left, most of which loading and compiling would take
 PART = 15 * 2**20  # bytes of a part of the archive
 RECORD = 20 * 2**10  # bytes of an archive besides its files' contents: the header of a file, and the end
-HEAVY = ("ordered-memory", "crvnn", "bt-grc-onesoft", "bt-grc-soft", "cyk-grc", "ndr")  # encoders that fill a GPU
+HEAVY = ("ordered-memory", "crvnn", "bt-grc-onesoft", "bt-grc-soft", "cyk-grc", "ndr")  # the slowest
 SMALL_FILES = ("config.yaml", "environment.json", "metrics.jsonl", "results.json")
 
 

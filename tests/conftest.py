@@ -46,7 +46,7 @@ if installed("triton"):
         spec.loader.exec_module(sys.modules[name])
 
 # Must come before the first import of beamtree. Optional, as is hypothesis: a GPU machine may have neither. Modules
-# without shapes are left to mypy: checks of every call double the time of code that handles single tokens.
+# without shapes are left to mypy: checks of every call take a fifth of the time of the tests of ListOps.
 if installed("beartype"):
     jaxtyping.install_import_hook(modules_with_shapes(), "beartype.beartype")
 

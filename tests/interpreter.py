@@ -1,4 +1,4 @@
-"""Triton's interpreter at three times its speed: it does less around each operation, and computes the same.
+"""Triton's interpreter made faster: it does less around each operation, and computes the same.
 
 It patches private functions of Triton 3.9. Where another version lacks one of them, that part is left as it is."""
 

@@ -148,9 +148,7 @@ def _compared(row: ReportRow, theirs: PaperRow, task: str) -> ReportRow:
     """The row with comparisons, unless its settings differ from the paper's (other word vectors, for example)."""
     if set(row.changes) - {_PRECISION, *(f"encoder.options.{name}" for name in theirs.options)}:
         return row
-    values = {
-        split: [100 * run.accuracies[split] for run in row.runs if split in run.accuracies] for split in row.figures
-    }
+    values = {split: _values(row.runs, split) for split in row.figures}
     return dataclasses.replace(row, comparisons=compare(values, theirs, task))
 
 
@@ -168,7 +166,7 @@ def _paper_index(row: ReportRow, published: list[PaperRow]) -> int:
 
 
 def _figure(members: list[ReportedRun], split: str, statistic: str) -> Figure | None:
-    values = [100 * run.accuracies[split] for run in members if split in run.accuracies]
+    values = _values(members, split)
     if not values:
         return None
     runs = len(values) if len(values) < len(members) else None
@@ -176,6 +174,11 @@ def _figure(members: list[ReportedRun], split: str, statistic: str) -> Figure | 
         std = statistics.pstdev(values) if len(values) > 1 else None  # as in the paper: divided by n, not n − 1
         return Figure(statistics.fmean(values), std, runs)
     return Figure(max(values) if statistic == "max" else statistics.median(values), None, runs)
+
+
+def _values(members: list[ReportedRun], split: str) -> list[float]:
+    """The accuracies in per cent of the runs that have the split."""
+    return [100 * run.accuracies[split] for run in members if split in run.accuracies]
 
 
 def _group_key(run: ReportedRun) -> str:
