@@ -238,6 +238,9 @@ def main() -> int:
     parser.add_argument("--pack", type=Path, help="write the runs to the parts of a tar archive in this folder")
     parser.add_argument("--pack-limit", type=float, default=float("inf"), help="MiB of the archive (default: no limit)")
     options = parser.parse_args()
+    for pattern in options.only or ():
+        if not any(run.matches(pattern) for run in RUNS):
+            parser.error(f"--only: no run matches {pattern!r}; a run is named as {str(RUNS[0].folder(Path()))!r}")
     runs = [replace(run, recipe=options.recipe or run.recipe) for run in chosen(options.only, options.collect)]
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

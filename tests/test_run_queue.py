@@ -1,6 +1,7 @@
 """The queue of runs: names, and what is packed first."""
 
 import subprocess
+import sys
 import tarfile
 
 import pytest
@@ -95,3 +96,10 @@ def test_heavy_runs_wait_until_all_others_have_ended(tmp_path, monkeypatch):
     assert begun == ["bt-grc", "gold-tree-grc", "crvnn", "bt-grc-onesoft"]
     assert queue.train(runs, tmp_path, slots=4, heavy_slots=1, deadline=100.0, commit="")
     assert len(begun) == 4
+
+
+def test_a_pattern_that_no_run_matches_is_a_mistake(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["run_queue.py", "--only", "logic-c/*", "listop/*"])
+    with pytest.raises(SystemExit):
+        queue.main()
+    assert "no run matches 'listop/*'; a run is named as 'listops/recurrent-grc-seed0'" in capsys.readouterr().err
