@@ -31,7 +31,6 @@ from pathlib import Path
 
 POLL = 0.5  # seconds
 GRACE = 25.0  # seconds to write a checkpoint before a process is killed
-STARTUP = 60.0  # no run is started with fewer seconds left, most of which loading and compiling would take
 PART = 15 * 2**20  # bytes of a part of the archive
 RECORD = 20 * 2**10  # bytes of an archive besides its files' contents: the header of a file, and the end
 HEAVY = ("ordered-memory", "crvnn", "bt-grc-onesoft", "bt-grc-soft", "cyk-grc", "ndr")  # the slowest
@@ -97,6 +96,7 @@ RUNS = [
         for seed in range(5)
     ),
     *(Run("listops", "ebt-grc", seed) for seed in range(3, 5)),
+    *(Run("listops", "ebt-grc", seed, ("encoder.options.slice=null",), "all") for seed in range(5)),
 ]
 FAST = ("bt-grc", "gold-tree-grc", "ebt-grc", "recurrent-grc", "gumbel-tree-grc", "bt-grc-onesoft")
 DENSE = ("ordered-memory", "crvnn")
@@ -126,7 +126,9 @@ def may_start(run: Run, running: Collection[Run], slots: int, heavy_slots: int) 
     return len(running) < limit and all(other.is_heavy == run.is_heavy for other in running)
 
 
-def train(runs: list[Run], out: Path, slots: int, heavy_slots: int, deadline: float, commit: str) -> bool:
+def train(
+    runs: list[Run], out: Path, slots: int, heavy_slots: int, deadline: float, reserve: float, commit: str
+) -> bool:
     """Train the runs that are not finished, several at a time. Returns whether none of them failed."""
     began = time.monotonic()
     waiting = sorted((run for run in runs if not run.is_finished(out)), key=lambda run: run.is_heavy)
@@ -141,7 +143,7 @@ def train(runs: list[Run], out: Path, slots: int, heavy_slots: int, deadline: fl
 
     try:
         while (left := began + deadline - time.monotonic()) > 0:
-            while waiting and may_start(waiting[0], running, slots, heavy_slots) and left > STARTUP:
+            while waiting and may_start(waiting[0], running, slots, heavy_slots) and left > reserve:
                 run = waiting.pop(0)
                 running[run] = run.start(out)
                 report(run, "started")
@@ -230,6 +232,12 @@ def main() -> int:
     parser.add_argument("--slots", type=int, default=3, help="runs at a time (default: %(default)s)")
     parser.add_argument("--heavy-slots", type=int, default=3, help="the same for heavy runs (default: %(default)s)")
     parser.add_argument("--deadline", type=float, default=float("inf"), help="seconds until all runs are stopped")
+    parser.add_argument(
+        "--reserve",
+        type=float,
+        default=60.0,  # less would be spent on loading and compiling
+        help="start no run with fewer seconds left until the deadline (default: %(default)s)",
+    )
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder of the runs (default: %(default)s)")
     parser.add_argument("--recipe", help="use this recipe for all runs")
     parser.add_argument("--only", nargs="+", metavar="PATTERN", help="only runs such as 'listops/bt-*' or 'sst5/*'")
@@ -244,8 +252,8 @@ def main() -> int:
     runs = [replace(run, recipe=options.recipe or run.recipe) for run in chosen(options.only, options.collect)]
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        done = train(runs, options.out, options.slots, options.heavy_slots, options.deadline, options.commit)
-        return 0 if done else 1
+        limits = options.slots, options.heavy_slots, options.deadline, options.reserve
+        return 0 if train(runs, options.out, *limits, options.commit) else 1
     finally:
         if options.collect:
             collect(runs, options.out, options.collect)

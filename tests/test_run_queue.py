@@ -92,10 +92,13 @@ def test_heavy_runs_wait_until_all_others_have_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(queue, "POLL", 0.01)
     names = ["crvnn", "bt-grc", "bt-grc-onesoft", "gold-tree-grc"]
     runs = [queue.Run("listops", name, 0) for name in names]
-    assert queue.train(runs, tmp_path, slots=4, heavy_slots=1, deadline=100.0, commit="")
+    assert queue.train(runs, tmp_path, slots=4, heavy_slots=1, deadline=100.0, reserve=60.0, commit="")
     assert begun == ["bt-grc", "gold-tree-grc", "crvnn", "bt-grc-onesoft"]
-    assert queue.train(runs, tmp_path, slots=4, heavy_slots=1, deadline=100.0, commit="")
+    assert queue.train(runs, tmp_path, slots=4, heavy_slots=1, deadline=100.0, reserve=60.0, commit="")
     assert len(begun) == 4
+    more = [queue.Run("listops", "bt-grc", 1)]
+    assert queue.train(more, tmp_path, slots=4, heavy_slots=1, deadline=100.0, reserve=200.0, commit="")
+    assert len(begun) == 4, "none is started with less time left than is reserved"
 
 
 def test_a_pattern_that_no_run_matches_is_a_mistake(monkeypatch, capsys):
