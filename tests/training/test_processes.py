@@ -184,7 +184,7 @@ def test_ctrl_c_stops_two_processes_with_a_checkpoint(toy):
     wait_for(lambda: (toy / "run" / "metrics.jsonl").exists() and (toy / "run" / "metrics.jsonl").stat().st_size)
     os.killpg(process.pid, signal.SIGINT)
     status, _, errors = ended(process)
-    assert status == 130
+    assert status == 130, errors
     assert errors.endswith("interrupted; to resume: beamtree train --resume run\n")
     assert errors.count("interrupted") == 1
     assert "Traceback" not in errors

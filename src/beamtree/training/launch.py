@@ -4,9 +4,11 @@
 all processes and determines their number. See docs/guides/distributed.md.
 """
 
+import atexit
 import contextlib
 import logging
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -20,6 +22,9 @@ from beamtree.utils.checks import check_choice, check_integer
 T = TypeVar("T")
 
 DEVICES = ("auto", "cpu", "cuda")
+# Seconds before the exit of a process. After a collective operation, a thread of Gloo releases the tensors, for which
+# it needs the interpreter; if the interpreter is shutting down by then, the process aborts.
+_SETTLE = 0.25
 
 
 class Processes(NamedTuple):
@@ -82,6 +87,8 @@ def launch(processes: Processes, precision: str, callbacks: Sequence[Any] = ()) 
             callbacks=list(callbacks),
         )
         fabric.launch()
+    if fabric.world_size > 1:
+        atexit.register(time.sleep, _SETTLE)
     return fabric
 
 
