@@ -32,11 +32,12 @@ def test_it_is_a_scorer_of_all_elements_with_zeros(name, training):
 @pytest.mark.parametrize("name", ENCODERS)
 @pytest.mark.parametrize("engine", ["torch", "triton"])
 def test_engines_agree_with_the_reference(name, engine, request):
+    device, dtype = "cpu", torch.float64
     if engine == "triton":
         request.getfixturevalue("workspaces")
-    dtype = torch.float32 if engine == "triton" else torch.float64
-    encoder = make(name, 2, dropout=0.1, engine="reference").to(dtype)
-    x, lengths = inputs([5, 3], dtype=dtype)
+        device, dtype = "cuda" if torch.cuda.is_available() else "cpu", torch.float32
+    encoder = make(name, 2, dropout=0.1, engine="reference").to(device, dtype)
+    x, lengths = (each.to(device) for each in inputs([5, 3], dtype=dtype))
     expected = everything(encoder, x, lengths)
     encoder.engine = engine
     assert_same(everything(encoder, x, lengths), expected, atol=2e-5 if engine == "triton" else 1e-10)
