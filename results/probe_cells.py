@@ -1,10 +1,11 @@
 """Which cells compute lists with more arguments than in training? A probe: single lists, composed from the left.
 
-    python results/probe_cells.py --cells grc rms --seeds 0 1 2     # a few minutes per run on one CPU core
+    python results/probe_cells.py --cells grc pooled --seeds 0 1 2     # two to seven minutes per run on one CPU core
     python results/probe_cells.py --table
 
 A model is trained on `[OP a b … ]` with one to five random digits, and tested on up to fifteen. There are no nested
 lists and no tree to find, so what it gets wrong is due to the cell. Each run writes results/probe/CELL-seedN.json.
+The cells are in probed_cells.py.
 """
 
 import argparse
@@ -15,15 +16,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from probed_cells import GRC_KINDS, GatedCell, PooledCell, ProbedCell
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from beamtree.data.tasks.listops.expressions import OPERATORS
 
 RESULTS = Path(__file__).parent / "probe"
-DIM, BATCH, STEPS, TESTED = 64, 256, 5000, 4000
+BATCH, TESTED = 256, 4000
 MOST_IN_TRAINING, ARGUMENTS = 5, (2, 3, 4, 5, 6, 7, 8, 10, 12, 15)
-PARTS = [DIM // 4, 3 * DIM // 4]  # of the state of `mixed`
+COST = 0.01  # of a digit that is composed instead of added, in units of the loss
 NAMES = [name.removeprefix("[") for name in OPERATORS]
 
 
@@ -51,92 +53,69 @@ def random_lists(size: int, fewest: int, most: int, generator: torch.Generator) 
     return Lists(operator, digits, count, all_values.gather(1, operator.unsqueeze(1)).squeeze(1))
 
 
-class ProbedCell(nn.Module):
-    """The GRC, R(l, r) = norm(σ(z) ⊙ l + σ(h) ⊙ r + σ(c) ⊙ u), and variants of it.
+class Probe(NamedTuple):
+    """A cell of the probe: its name, the width of its states, and how long it is trained."""
 
-    grc: as in the paper, with a layer norm.
-    rms: with an RMS norm, which does not subtract the mean.
-    counter: a quarter of the state is not normalised, so that it can grow.
-    additive: no part is normalised; the gates and the classifier read normalised states.
-    linear: as `additive`, and the gates read only the right child, so a parent is a linear function of its left child.
-    mixed: a quarter of the state as in `grc`, the rest as in `linear`; all gates of the first part read both children.
-    """
+    cell: str
+    dim: int = 64
+    steps: int = 5000
+    known: bool = False  # which digits are added is given
 
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self.kind = kind
-        self.expand, self.gates = nn.Linear(2 * DIM, 4 * DIM), nn.Linear(4 * DIM, 4 * DIM)
-        self.norm = nn.RMSNorm(DIM) if kind == "rms" else nn.LayerNorm(PARTS[0] if kind == "mixed" else DIM)
-        self.rest_norm = nn.LayerNorm(PARTS[1]) if kind == "mixed" else nn.Identity()
-        self.dropout = nn.Dropout(0.1)
+    def make(self) -> ProbedCell:
+        if self.cell in GRC_KINDS:
+            return GatedCell(self.cell, self.dim)
+        return PooledCell(self.dim, with_maximum=self.cell == "pooled")
 
-    def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        read_left, read_right = self.read(left), self.read(right)
-        if self.kind == "mixed":
-            parents = self.total(read_left, read_right, left, right), self.total(None, read_right, left, right)
-            (first, _), (_, rest) = (parent.split(PARTS, dim=-1) for parent in parents)
-            return torch.cat((self.norm(first), rest), dim=-1)
-        total = self.total(None if self.kind == "linear" else read_left, read_right, left, right)
-        if self.kind in ("additive", "linear"):
-            return total
-        normalised: Tensor = self.norm(total)
-        if self.kind == "counter":
-            return torch.cat((normalised[..., : 3 * DIM // 4], total[..., 3 * DIM // 4 :]), dim=-1)
-        return normalised
 
-    def total(self, read_left: Tensor | None, read_right: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        """σ(z) ⊙ l + σ(h) ⊙ r + σ(c) ⊙ u. Without `read_left`, the gates read only the right child."""
-        children = torch.zeros_like(left) if read_left is None else read_left, read_right
-        z, h, c, u = self.gates(self.dropout(F.gelu(self.expand(torch.cat(children, dim=-1))))).chunk(4, dim=-1)
-        return z.sigmoid() * left + h.sigmoid() * right + c.sigmoid() * u
-
-    def read(self, state: Tensor) -> Tensor:
-        """A state as gates and classifier see it."""
-        if self.kind == "mixed":
-            first, rest = state.split(PARTS, dim=-1)
-            return torch.cat((first, self.rest_norm(rest)), dim=-1)
-        return self.norm(state) if self.kind in ("additive", "linear") else state
+CELLS = {
+    **{kind: Probe(kind) for kind in GRC_KINDS},
+    "grc-96": Probe("grc", 96, 8000),
+    "summed": Probe("summed", 96, 8000),
+    "pooled": Probe("pooled", 96, 8000),
+    "pooled-known": Probe("pooled", 96, 8000, known=True),
+}
 
 
 class ListModel(nn.Module):
-    def __init__(self, kind: str) -> None:
+    def __init__(self, probe: Probe) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(10 + len(NAMES) + 1, DIM)  # digits, operators, "]"
-        self.leaf = nn.Sequential(nn.Linear(DIM, DIM), nn.LayerNorm(DIM))
-        self.cell = ProbedCell(kind)
-        self.classifier = nn.Sequential(nn.Linear(DIM, DIM), nn.GELU(), nn.Linear(DIM, 10))
+        dim, self.known = probe.dim, probe.known
+        self.embedding = nn.Embedding(10 + len(NAMES) + 1, dim)  # digits, operators, "]"
+        self.leaf = nn.Sequential(nn.Linear(dim, dim), nn.LayerNorm(dim))
+        self.cell = probe.make()
+        self.classifier = nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, 10))
 
-    def forward(self, lists: Lists) -> Tensor:
-        leaves = self.leaf(self.embedding.weight)
+    def forward(self, lists: Lists) -> tuple[Tensor, Tensor]:
+        """The logits (B, 10) of the values, and the number of digits (B,) that were composed, not added."""
+        leaves = self.cell.start(self.leaf(self.embedding.weight))
         state = leaves[10 + lists.operator]
+        is_sum = (lists.operator == NAMES.index("SM")).unsqueeze(1)  # the operator whose digits cannot be added
         for index in range(lists.digits.shape[1]):
-            parent = self.cell(state, leaves[lists.digits[:, index]])
+            parent = self.cell(state, leaves[lists.digits[:, index]], ~is_sum if self.known else None)
             state = torch.where((index < lists.arguments).unsqueeze(1), parent, state)
-        root = self.cell(state, leaves[-1].expand_as(state))
-        logits: Tensor = self.classifier(self.cell.read(root))
-        return logits
+        root = self.cell(state, leaves[-1].expand_as(state), torch.zeros_like(is_sum) if self.known else None)
+        return self.classifier(self.cell.read(root)), self.cell.composed(state)
 
 
-CELLS = ("grc", "rms", "counter", "additive", "linear", "mixed")
-
-
-def run(kind: str, seed: int, steps: int = STEPS, tested: int = TESTED) -> dict[str, object]:
+def run(name: str, seed: int, steps: int | None = None, tested: int = TESTED) -> dict[str, object]:
     """Train a model and measure its accuracy, in per cent, by operator and number of arguments."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
-    model, began = ListModel(kind), time.monotonic()
+    probe = CELLS[name]
+    model, began, steps = ListModel(probe), time.monotonic(), steps or probe.steps
     optimizer = torch.optim.RAdam(model.parameters(), 1e-3, weight_decay=1e-2, decoupled_weight_decay=True)
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [steps * 6 // 10, steps * 8 // 10], gamma=0.5)
     for _ in range(steps):
         lists = random_lists(BATCH, 1, MOST_IN_TRAINING, generator)
-        loss = F.cross_entropy(model(lists), lists.value)
+        logits, composed = model(lists)
+        loss = F.cross_entropy(logits, lists.value) + COST * composed.sum() / lists.arguments.sum()
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
     seconds = round(time.monotonic() - began)
-    return {"cell": kind, "seed": seed, "steps": steps, "seconds": seconds, **accuracies(model, tested)}
+    return {"cell": name, "seed": seed, "steps": steps, "seconds": seconds, **accuracies(model, tested)}
 
 
 @torch.no_grad()
@@ -145,7 +124,8 @@ def accuracies(model: nn.Module, tested: int) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {name: {} for name in NAMES}
     for count in ARGUMENTS:
         lists = random_lists(tested, count, count, torch.Generator().manual_seed(1000 + count))
-        correct = model(lists).argmax(-1) == lists.value
+        logits, _ = model(lists)
+        correct = logits.argmax(-1) == lists.value
         for index, name in enumerate(NAMES):
             found[name][str(count)] = round(100 * float(correct[lists.operator == index].float().mean()), 2)
     return found
@@ -156,11 +136,11 @@ def table() -> str:
     runs = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
     lines = [f"| cell | seeds | operator | {' | '.join(map(str, ARGUMENTS))} |"]
     lines.append("|---" * 3 + "|---:" * len(ARGUMENTS) + "|")
-    for kind in CELLS:
-        own = [run for run in runs if run["cell"] == kind]
+    for cell in CELLS:
+        own = [run for run in runs if run["cell"] == cell]
         for name in NAMES if own else ():
             medians = [statistics.median(run[name][str(count)] for run in own) for count in ARGUMENTS]
-            lines.append(f"| {kind} | {len(own)} | {name} | {' | '.join(f'{value:.1f}' for value in medians)} |")
+            lines.append(f"| {cell} | {len(own)} | {name} | {' | '.join(f'{value:.1f}' for value in medians)} |")
     return "\n".join(lines)
 
 
@@ -173,10 +153,10 @@ def main() -> None:
     torch.set_num_threads(1)
     RESULTS.mkdir(exist_ok=True)
     for seed in () if arguments.table else arguments.seeds:
-        for kind in arguments.cells:
-            path = RESULTS / f"{kind}-seed{seed}.json"
+        for cell in arguments.cells:
+            path = RESULTS / f"{cell}-seed{seed}.json"
             if not path.exists():
-                path.write_text(json.dumps(run(kind, seed)) + "\n")
+                path.write_text(json.dumps(run(cell, seed)) + "\n")
                 print(path.name, flush=True)
     print(table())
 
