@@ -35,6 +35,8 @@ PART = 15 * 2**20  # bytes of a part of the archive
 RECORD = 20 * 2**10  # bytes of an archive besides its files' contents: the header of a file, and the end
 HEAVY = ("ordered-memory", "crvnn", "bt-grc-onesoft", "bt-grc-soft", "cyk-grc", "ndr")  # the slowest
 SMALL_FILES = ("config.yaml", "environment.json", "metrics.jsonl", "results.json")
+# The splits of the recipe, and one to choose between variants.
+MEASURED = {"listops": ("data.tests=[near-iid, 200-300, 500-600, 900-1000, args-10, args-15, lra, args-dev]",)}
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,10 @@ class Run:
 
     def folder(self, out: Path) -> Path:
         return out / self.recipe / "-".join(filter(None, (self.encoder, self.variant, f"seed{self.seed}")))
+
+    @property
+    def all_changes(self) -> tuple[str, ...]:
+        return *self.changes, *MEASURED.get(self.recipe, ())
 
     @property
     def is_heavy(self) -> bool:
@@ -63,7 +69,8 @@ class Run:
 
     def start(self, out: Path) -> "subprocess.Popen[bytes]":
         command = [sys.executable, "-m", "beamtree", "train", self.recipe, f"--encoder={self.encoder}"]
-        command += [f"--seed={self.seed}", f"--out={self.folder(out)}", *(f"--set={change}" for change in self.changes)]
+        command += [f"--seed={self.seed}", f"--out={self.folder(out)}"]
+        command += [f"--set={change}" for change in self.all_changes]
         self.log(out).parent.mkdir(parents=True, exist_ok=True)
         with open(self.log(out), "ab") as log:
             # In a new session, so Ctrl-C reaches the process only through `stop`, and not from the terminal too.
@@ -95,7 +102,7 @@ RUNS = [
         for width in SLICES
         for seed in range(5)
     ),
-    *(Run("listops", "ebt-grc", seed) for seed in range(3, 5)),
+    *(Run("listops", encoder, seed) for encoder in ("ebt-grc", "bsrp-grc", "gold-tree-grc") for seed in range(3, 5)),
     *(Run("listops", "ebt-grc", seed, ("encoder.options.slice=null",), "all") for seed in range(5)),
 ]
 FAST = ("bt-grc", "gold-tree-grc", "ebt-grc", "recurrent-grc", "gumbel-tree-grc", "bt-grc-onesoft")
@@ -118,6 +125,9 @@ for encoder, micro_batch in (("bt-grc", 32), ("bt-grc-onesoft", 16)):
 for encoder in (*FAST, *DENSE):
     RUNS += [Run("logic", encoder, seed) for seed in SEEDS]
 RUNS += [Run("listops-dg", "bt-grc", seed) for seed in range(3, 10)]
+RUNS += [Run("listops", encoder, 0) for encoder in ("bt-grc-soft", "cyk-grc")]
+RUNS += [Run("logic-c", "cyk-grc", seed) for seed in SEEDS]
+RUNS += [Run("listops-dg1", "ndr", 0)]
 
 
 def may_start(run: Run, running: Collection[Run], slots: int, heavy_slots: int) -> bool:

@@ -1,7 +1,8 @@
 """Write the tables of `docs/results.md` and `docs/arguments.md` from the files of the runs: `make results`.
 
 The text between `<!-- runs: FOLDER -->` and `<!-- end -->` is the output of `beamtree report FOLDER` without its
-heading, and that after `<!-- probe -->` the table of `probe_cells.py`. All their figures come from files in results/.
+heading, that after `<!-- probe -->` the table of `probe_cells.py`, and that after `<!-- variants -->` the table of
+`compare_variants.py`. All their figures come from files in results/.
 """
 
 import json
@@ -9,6 +10,7 @@ import re
 import statistics
 from pathlib import Path
 
+import compare_variants
 import probe_cells
 
 from beamtree.evaluation import report
@@ -16,7 +18,7 @@ from beamtree.evaluation import report
 ROOT = Path(__file__).parents[1]
 PAGE, ARGUMENTS = ROOT / "docs/results.md", ROOT / "docs/arguments.md"
 ORIGINAL = "near-iid-original.json"
-BLOCK = re.compile(r"(<!-- (?:runs: (\S+)|probe) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (runs: \S+|probe|variants) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def with_tables(page: str) -> str:
@@ -24,10 +26,13 @@ def with_tables(page: str) -> str:
     return BLOCK.sub(lambda block: f"{block[1]}{tables(block[2])}\n{block[4]}", page)
 
 
-def tables(folder: str | None) -> str:
-    """The tables of the runs in a folder; of the probe, if it is None."""
-    if folder is None:
+def tables(source: str) -> str:
+    """The tables of the runs in a folder, `runs: FOLDER`, of the probe or of the variants."""
+    if source == "probe":
         return probe_cells.table() + "\n"
+    if source == "variants":
+        return compare_variants.table() + "\n"
+    folder = source.removeprefix("runs: ")
     found = report.find([str(ROOT / folder)])
     text = report.markdown(report.tables(found.runs, mean=False))
     return re.sub(r"^## .*\n\n", "", text) + originals(ROOT / folder)

@@ -10,7 +10,8 @@ from beamtree.trees.drawing.scene import Dot
 from result_scripts import script
 
 ROOT = Path(__file__).parents[1]
-script("charts")  # which the next ones import, as the two after it
+script("charts")  # which others import, as the three after it
+script("compare_variants")
 script("probed_cells")
 script("probe_cells")
 write_tables = script("write_tables")

@@ -1,12 +1,14 @@
 """The queue of runs: names, and what is packed first."""
 
+import dataclasses
 import subprocess
 import sys
 import tarfile
 
 import pytest
 
-from beamtree import encoders
+from beamtree import encoder, encoders
+from beamtree.runs import recipes
 from result_scripts import script
 
 queue = script("run_queue")
@@ -15,6 +17,14 @@ queue = script("run_queue")
 def test_runs_have_different_folders():
     folders = [run.folder(queue.Path("out")) for run in queue.RUNS]
     assert len(set(folders)) == len(folders) > 100
+
+
+def test_runs_have_valid_settings():
+    for run in {dataclasses.replace(run, seed=0) for run in queue.RUNS}:
+        settings = recipes.load(run.recipe, run.encoder, run.seed, recipes.parse_changes(run.all_changes))
+        encoder(run.encoder, dim=settings.model.dim, **settings.encoder.options)
+        if run.recipe == "listops":
+            assert settings.data.tests == (*recipes.load("listops").data.tests, "args-dev")
 
 
 @pytest.fixture

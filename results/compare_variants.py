@@ -1,0 +1,62 @@
+"""Compare variants on lists with more arguments than in training: medians over the seeds, and an exact rank test.
+
+    python results/compare_variants.py
+
+A row for each variant of results/listops that has been trained with several seeds: its median accuracies, and in
+brackets the p-value of a two-sided Mann-Whitney test of its runs against those of BT-GRC.
+"""
+
+import itertools
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "listops"
+BASELINE = "bt-grc"
+VARIANTS = ("bt-grc-slice16", "bt-grc-slice32", "bt-grc-slice64", "ebt-grc", "ebt-grc-all", "bsrp-grc", "gold-tree-grc")
+LIMITED = {"near-iid": "near-IID", "900-1000": "900–1000"}  # what a variant may not cost
+COMPARED = {"args-dev": "args-dev", "args-10": "10 arguments", "args-15": "15 arguments", "lra": "LRA"}
+
+
+def p_value(ours: Sequence[float], others: Sequence[float]) -> float:
+    """The p-value of the two-sided Mann-Whitney test, over all divisions of the values into two groups."""
+    values = [*ours, *others]
+    below = [[(left > right) + (left == right) / 2 for right in values] for left in values]
+    expected = len(ours) * len(others) / 2
+
+    def deviation(group: Sequence[int]) -> float:
+        rest = set(range(len(values))) - set(group)
+        return abs(sum(below[one][other] for one in group for other in rest) - expected)
+
+    found = deviation(range(len(ours)))
+    all_groups = [deviation(group) for group in itertools.combinations(range(len(values)), len(ours))]
+    return sum(each >= found for each in all_groups) / len(all_groups)
+
+
+def accuracies(name: str) -> dict[str, list[float]]:
+    """The accuracies in per cent of a variant's runs, by split; of those splits that all of them have."""
+    splits = [json.loads(path.read_text())["splits"] for path in sorted(RESULTS.glob(f"{name}-seed*/results.json"))]
+    measured = [split for split in (*LIMITED, *COMPARED) if splits and all(split in each for each in splits)]
+    return {split: [100 * each[split]["accuracy"] for each in splits] for split in measured}
+
+
+def table() -> str:
+    baseline = accuracies(BASELINE)
+    lines = [f"| variant | runs | {' | '.join((*LIMITED.values(), *COMPARED.values()))} |", "|---|" + "---:|" * 7]
+    for name in (BASELINE, *VARIANTS):
+        own = accuracies(name)
+        if not own or len(own["args-10"]) < 2:
+            continue
+        cells = []
+        for split in (*LIMITED, *COMPARED):
+            cell = f"{statistics.median(own[split]):.2f}" if split in own else "–"
+            if name != BASELINE and split in COMPARED and split in own and split in baseline:
+                cell += f" ({p_value(own[split], baseline[split]):.3f})"
+            cells.append(cell)
+        lines.append(f"| `{name}` | {len(own['args-10'])} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())

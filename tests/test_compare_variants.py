@@ -1,0 +1,50 @@
+"""The comparison of variants: the rank test, and its table."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from result_scripts import script
+
+compare = script("compare_variants")
+
+
+@pytest.mark.parametrize(
+    ("ours", "others", "expected"),
+    [
+        ([6, 7, 8, 9, 10], [1, 2, 3, 4, 5], 2 / 252),
+        ([6, 7, 8], [1, 2, 3, 4, 5], 2 / 56),
+        ([1, 3], [2, 4], 4 / 6),  # U = 1: as far from 2 as in all divisions but {1, 4} and {2, 3}
+        ([1, 1], [1, 1], 1.0),
+    ],
+)
+def test_p_values_of_small_samples(ours, others, expected):
+    assert compare.p_value(ours, others) == pytest.approx(expected)
+
+
+scores = st.lists(st.integers(0, 9), min_size=2, max_size=4)
+
+
+@given(scores, scores)
+def test_the_test_is_symmetric_and_depends_on_ranks_only(ours, others):
+    expected = compare.p_value(ours, others)
+    assert compare.p_value(others, ours) == pytest.approx(expected)
+    assert compare.p_value([each**3 for each in ours], [each**3 for each in others]) == pytest.approx(expected)
+    assert 0 < expected <= 1
+
+
+def test_a_split_is_compared_where_all_runs_have_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(compare, "RESULTS", tmp_path)
+    for name, seeds, extra in (("bt-grc", 2, {}), ("ebt-grc", 3, {"args-dev": 0.5}), ("bsrp-grc", 1, {})):
+        for seed in range(seeds):
+            values = dict.fromkeys(("near-iid", "900-1000", "args-10", "args-15", "lra"), 0.1 * seed) | extra
+            folder = tmp_path / f"{name}-seed{seed}"
+            folder.mkdir()
+            splits = {split: {"accuracy": value} for split, value in values.items()}
+            (folder / "results.json").write_text(json.dumps({"splits": splits}))
+    _, _, baseline, variant = compare.table().splitlines()  # one run is not compared
+    assert baseline == "| `bt-grc` | 2 | 5.00 | 5.00 | – | 5.00 | 5.00 | 5.00 |"
+    p = f"{compare.p_value([0, 1, 2], [0, 1]):.3f}"
+    assert variant == f"| `ebt-grc` | 3 | 10.00 | 10.00 | 50.00 | 10.00 ({p}) | 10.00 ({p}) | 10.00 ({p}) |"
