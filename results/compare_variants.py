@@ -2,8 +2,9 @@
 
     python results/compare_variants.py
 
-A row for each variant of results/listops that has been trained with several seeds: its median accuracies, and in
-brackets the p-value of a two-sided Mann-Whitney test of its runs against those of BT-GRC.
+A row for each variant that has been trained with several seeds: its median accuracies, and in brackets the p-value of
+a two-sided Mann-Whitney test of its runs against those of BT-GRC. Runs on ListOps-DG have the same test splits, except
+near-IID.
 """
 
 import itertools
@@ -12,9 +13,12 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-RESULTS = Path(__file__).parent / "listops"
-BASELINE = "bt-grc"
-VARIANTS = ("bt-grc-slice16", "bt-grc-slice32", "bt-grc-slice64", "ebt-grc", "ebt-grc-all", "bsrp-grc", "gold-tree-grc")
+RESULTS = Path(__file__).parent
+BASELINE = "listops/bt-grc"
+VARIANTS = (
+    *(f"listops/{name}" for name in ("bt-grc-slice16", "bt-grc-slice32", "bt-grc-slice64", "ebt-grc", "ebt-grc-all")),
+    *("listops/bsrp-grc", "listops/gold-tree-grc", "listops-dg/bt-grc", "listops-dg/ebt-grc"),
+)
 LIMITED = {"near-iid": "near-IID", "900-1000": "900–1000"}  # what a variant may not cost
 COMPARED = {"args-dev": "args-dev", "args-10": "10 arguments", "args-15": "15 arguments", "lra": "LRA"}
 

@@ -37,14 +37,15 @@ def test_the_test_is_symmetric_and_depends_on_ranks_only(ours, others):
 
 def test_a_split_is_compared_where_all_runs_have_it(tmp_path, monkeypatch):
     monkeypatch.setattr(compare, "RESULTS", tmp_path)
-    for name, seeds, extra in (("bt-grc", 2, {}), ("ebt-grc", 3, {"args-dev": 0.5}), ("bsrp-grc", 1, {})):
+    runs = (("listops/bt-grc", 2, {}), ("listops/ebt-grc", 3, {"args-dev": 0.5}), ("listops/bsrp-grc", 1, {}))
+    for name, seeds, extra in runs:
         for seed in range(seeds):
             values = dict.fromkeys(("near-iid", "900-1000", "args-10", "args-15", "lra"), 0.1 * seed) | extra
             folder = tmp_path / f"{name}-seed{seed}"
-            folder.mkdir()
+            folder.mkdir(parents=True)
             splits = {split: {"accuracy": value} for split, value in values.items()}
             (folder / "results.json").write_text(json.dumps({"splits": splits}))
     _, _, baseline, variant = compare.table().splitlines()  # one run is not compared
-    assert baseline == "| `bt-grc` | 2 | 5.00 | 5.00 | – | 5.00 | 5.00 | 5.00 |"
+    assert baseline == "| `listops/bt-grc` | 2 | 5.00 | 5.00 | – | 5.00 | 5.00 | 5.00 |"
     p = f"{compare.p_value([0, 1, 2], [0, 1]):.3f}"
-    assert variant == f"| `ebt-grc` | 3 | 10.00 | 10.00 | 50.00 | 10.00 ({p}) | 10.00 ({p}) | 10.00 ({p}) |"
+    assert variant == f"| `listops/ebt-grc` | 3 | 10.00 | 10.00 | 50.00 | 10.00 ({p}) | 10.00 ({p}) | 10.00 ({p}) |"
