@@ -13,7 +13,7 @@ import json
 import statistics
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from probed_cells import GRC_KINDS, GatedCell, PooledCell, ProbedCell
@@ -59,7 +59,7 @@ class Probe(NamedTuple):
     cell: str
     dim: int = 64
     steps: int = 5000
-    known: bool = False  # which digits are added is given
+    given: Literal["nothing", "closing", "all"] = "nothing"  # where the cell need not decide whether to add
 
     def make(self) -> ProbedCell:
         if self.cell in GRC_KINDS:
@@ -72,14 +72,15 @@ CELLS = {
     "grc-96": Probe("grc", 96, 8000),
     "summed": Probe("summed", 96, 8000),
     "pooled": Probe("pooled", 96, 8000),
-    "pooled-known": Probe("pooled", 96, 8000, known=True),
+    "pooled-closed": Probe("pooled", 96, 8000, given="closing"),
+    "pooled-known": Probe("pooled", 96, 8000, given="all"),
 }
 
 
 class ListModel(nn.Module):
     def __init__(self, probe: Probe) -> None:
         super().__init__()
-        dim, self.known = probe.dim, probe.known
+        dim, self.given = probe.dim, probe.given
         self.embedding = nn.Embedding(10 + len(NAMES) + 1, dim)  # digits, operators, "]"
         self.leaf = nn.Sequential(nn.Linear(dim, dim), nn.LayerNorm(dim))
         self.cell = probe.make()
@@ -91,9 +92,10 @@ class ListModel(nn.Module):
         state = leaves[10 + lists.operator]
         is_sum = (lists.operator == NAMES.index("SM")).unsqueeze(1)  # the operator whose digits cannot be added
         for index in range(lists.digits.shape[1]):
-            parent = self.cell(state, leaves[lists.digits[:, index]], ~is_sum if self.known else None)
+            parent = self.cell(state, leaves[lists.digits[:, index]], ~is_sum if self.given == "all" else None)
             state = torch.where((index < lists.arguments).unsqueeze(1), parent, state)
-        root = self.cell(state, leaves[-1].expand_as(state), torch.zeros_like(is_sum) if self.known else None)
+        never = None if self.given == "nothing" else torch.zeros_like(is_sum)  # the value of a list is no sum
+        root = self.cell(state, leaves[-1].expand_as(state), never)
         return self.classifier(self.cell.read(root)), self.cell.composed(state)
 
 
