@@ -26,12 +26,12 @@ COMPARED = {"args-dev": "args-dev", "args-10": "10 arguments", "args-15": "15 ar
 def p_value(ours: Sequence[float], others: Sequence[float]) -> float:
     """The p-value of the two-sided Mann-Whitney test, over all divisions of the values into two groups."""
     values = [*ours, *others]
-    below = [[(left > right) + (left == right) / 2 for right in values] for left in values]
+    wins = [[(left > right) + (left == right) / 2 for right in values] for left in values]
     expected = len(ours) * len(others) / 2
 
     def deviation(group: Sequence[int]) -> float:
         rest = set(range(len(values))) - set(group)
-        return abs(sum(below[one][other] for one in group for other in rest) - expected)
+        return abs(sum(wins[one][other] for one in group for other in rest) - expected)
 
     found = deviation(range(len(ours)))
     all_groups = [deviation(group) for group in itertools.combinations(range(len(values)), len(ours))]
@@ -47,7 +47,8 @@ def accuracies(name: str) -> dict[str, list[float]]:
 
 def table() -> str:
     baseline = accuracies(BASELINE)
-    lines = [f"| variant | runs | {' | '.join((*LIMITED.values(), *COMPARED.values()))} |", "|---|" + "---:|" * 7]
+    columns = ("runs", *LIMITED.values(), *COMPARED.values())
+    lines = [f"| variant | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)]
     for name in (BASELINE, *VARIANTS):
         own = accuracies(name)
         if not own or len(own["args-10"]) < 2:

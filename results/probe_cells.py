@@ -1,6 +1,6 @@
 """Which cells compute lists with more arguments than in training? A probe: single lists, composed from the left.
 
-    python results/probe_cells.py --cells grc pooled --seeds 0 1 2     # two to seven minutes per run on one CPU core
+    python results/probe_cells.py --cells grc pooled --seeds 0 1 2     # two to nine minutes per run on one CPU core
     python results/probe_cells.py --table
 
 A model is trained on `[OP a b … ]` with one to five random digits, and tested on up to fifteen. There are no nested
@@ -25,7 +25,7 @@ from beamtree.data.tasks.listops.expressions import OPERATORS
 RESULTS = Path(__file__).parent / "probe"
 BATCH, TESTED = 256, 4000
 MOST_IN_TRAINING, ARGUMENTS = 5, (2, 3, 4, 5, 6, 7, 8, 10, 12, 15)
-COST = 0.01  # of a digit that is composed instead of added, in units of the loss
+COST = 0.01  # factor in the loss of the fraction of digits that are composed instead of added
 NAMES = [name.removeprefix("[") for name in OPERATORS]
 
 

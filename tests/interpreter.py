@@ -181,7 +181,7 @@ def _remember_types():
 
 def _remember_shapes():
     """Every tensor, which is every result, computes its shape and the type of that shape anew. Equal types become one
-    object, so that the types of operands can be told by their identity."""
+    object, so that the types of operands can be compared by identity."""
     make_tensor, make_block = tl.core.tensor.__init__, tl.core.block_type.__init__
     tensors, blocks, types = {}, {}, {}
 
