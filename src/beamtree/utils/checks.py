@@ -32,6 +32,11 @@ def check_rate(name: str, value: object) -> None:
         raise ValueError(f"{name} is {value!r}: it must be a number from 0 up to but not including 1")
 
 
+def check_deviation(name: str, value: object) -> None:
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= value < float("inf"):  # type: ignore[operator]
+        raise ValueError(f"{name} is {value!r}: it must be a finite number of at least 0")
+
+
 def check_flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
         raise ValueError(f"{name} is {value!r}: it must be True or False")

@@ -24,7 +24,9 @@ __all__ = [
 CELLS: dict[str, type[Cell]] = {"grc": GRC, "lstm": TreeLSTM}
 
 
-def make_cell(cell: str | nn.Module, dim: int, dropout: float, state_dim: int | None = None) -> Cell:
+def make_cell(
+    cell: str | nn.Module, dim: int, dropout: float, state_dim: int | None = None, state_noise: float = 0.0
+) -> Cell:
     """Create a cell by its name, or wrap a user's own.
 
     Args:
@@ -32,6 +34,7 @@ def make_cell(cell: str | nn.Module, dim: int, dropout: float, state_dim: int | 
         dim: width D of inputs and encodings.
         dropout: dropout rate inside the cell; it must be 0 for your own module.
         state_dim: the width of states that the encoder needs; None: any.
+        state_noise: standard deviation of the noise that is added to new states during training; only for "grc".
 
     Returns:
         The cell.
@@ -44,7 +47,7 @@ def make_cell(cell: str | nn.Module, dim: int, dropout: float, state_dim: int | 
         >>> make_cell("lstm", dim=8, dropout=0.0).state_dim
         16
     """
-    made = _make_cell(cell, dim, dropout)
+    made = _make_cell(cell, dim, dropout, state_noise)
     if state_dim is not None and made.state_dim != state_dim:
         raise ValueError(
             f"the cell's states are {made.state_dim} wide: this encoder needs {state_dim}, the width of inputs"
@@ -52,7 +55,11 @@ def make_cell(cell: str | nn.Module, dim: int, dropout: float, state_dim: int | 
     return made
 
 
-def _make_cell(cell: str | nn.Module, dim: int, dropout: float) -> Cell:
+def _make_cell(cell: str | nn.Module, dim: int, dropout: float, state_noise: float) -> Cell:
+    if state_noise:
+        if cell != "grc":
+            raise ValueError(f"state_noise is {state_noise}: it must be 0 with another cell than 'grc'")
+        return GRC(dim, dropout, state_noise)
     if isinstance(cell, Cell):
         if cell.dim != dim:
             raise ValueError(f"the cell has dim {cell.dim} and the encoder {dim}: they must be equal")

@@ -46,6 +46,13 @@ def apply_mask(activation: Tensor, mask: Tensor | None) -> Tensor:
     return activation if mask is None else activation * mask
 
 
+def split_mask(mask: Tensor | None, width: int) -> tuple[Tensor | None, Tensor | None]:
+    """The dropout mask (…, width) and the noise of nodes, from what `NodeDropout.mask` returns; None if absent."""
+    if mask is None or mask.shape[-1] == width:
+        return mask, None
+    return mask[..., :width], mask[..., width:]
+
+
 class Cell(nn.Module):
     """Base class of the cells.
 
@@ -61,6 +68,7 @@ class Cell(nn.Module):
         state_dim: S, the width of a node's state, whose first D elements are its encoding.
         mask_dim: the width of the activation that dropout is applied to.
         dropout: the dropout rate.
+        state_noise: the standard deviation of the noise that is added to new states during training.
 
     Examples:
         >>> from beamtree.nn.cells import Cell
@@ -80,6 +88,7 @@ class Cell(nn.Module):
     state_dim: int
     mask_dim: int
     dropout: float
+    state_noise: float = 0.0
 
     def __init__(self, dim: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -117,7 +126,8 @@ class Cell(nn.Module):
         return F.dropout(activation, self.dropout, self.training)
 
     def extra_repr(self) -> str:
-        return f"dim={self.dim}, dropout={self.dropout}"
+        noise = f", state_noise={self.state_noise}" if self.state_noise else ""
+        return f"dim={self.dim}, dropout={self.dropout}{noise}"
 
 
 @dataclass(frozen=True)

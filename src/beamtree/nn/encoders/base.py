@@ -251,10 +251,12 @@ def in_full(states: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 
 
 def node_dropout(cell: Cell, leaves: Float[Tensor, "*shape"], generator: torch.Generator | None) -> NodeDropout | None:
-    """Dropout masks of a cell's nodes for one forward pass; None if nothing is dropped."""
-    if not cell.training or cell.dropout == 0 or cell.mask_dim == 0:
+    """Dropout masks and noise of a cell's nodes for one forward pass; None if it has neither."""
+    if not cell.training or (cell.state_noise == 0 and (cell.dropout == 0 or cell.mask_dim == 0)):
         return None
-    return NodeDropout(cell.dropout, cell.mask_dim, leaves, generator)
+    return NodeDropout(
+        cell.dropout, cell.mask_dim, leaves, generator, noise=cell.state_noise, noise_width=cell.state_dim
+    )
 
 
 def surround(

@@ -28,7 +28,7 @@ from beamtree.nn.engine.scorers import AnyScorer, ParentScorerFunction, scorer_o
 from beamtree.nn.merge_scores import MergeScores
 from beamtree.nn.topk.operators import TopKOperator, onesoft_topk, plain_topk, stochastic_topk
 from beamtree.nn.topk.transport import soft_topk
-from beamtree.utils.checks import check_choice, check_flag, check_integer, check_rate
+from beamtree.utils.checks import check_choice, check_deviation, check_flag, check_integer, check_rate
 
 # Module names of the published code → ours, for encoders with a leaf transform, a cell and a scorer.
 OFFICIAL: dict[type[Cell], dict[str, str]] = {
@@ -83,6 +83,7 @@ class BeamTree(Encoder):
         cell: str | nn.Module = "grc",
         mix: Mix | None = None,
         slice: int | None = None,
+        state_noise: float = 0.0,
         topk: TopKOperator | None = None,
     ) -> None:
         """Create the encoder.
@@ -100,6 +101,8 @@ class BeamTree(Encoder):
             mix: None for the plain top-k, "paper" for OneSoft, or "official" for OneSoft as in the published code,
                 which averages parents, states and choices separately.
             slice: the number of leading elements of a parent that the scorer reads; None reads all, as in the paper.
+            state_noise: standard deviation of the noise that is added to each composed state during training; only for
+                the cell "grc", and not with OneSoft.
             topk: the top-k operator: `beamtree.plain_topk`, `beamtree.stochastic_topk` (without noise at inference) or
                 `beamtree.onesoft_topk`, which set `stochastic` and `mix`; or your own, which selects both candidates
                 and continuations. It takes scores (…, m) and k, and returns a `TopK`, as `plain_topk` does.
@@ -107,6 +110,7 @@ class BeamTree(Encoder):
         super().__init__(dim, check_nan)
         check_integer("beam_size", beam_size, at_least=1)
         check_rate("dropout", dropout)
+        check_deviation("state_noise", state_noise)
         check_flag("stochastic", stochastic)
         check_engine(engine)
         check_choice("duplicates", duplicates, ("keep", "drop", "merge"))
@@ -121,7 +125,9 @@ class BeamTree(Encoder):
         self.duplicates, self.mix, self.topk = duplicates, mix, topk
         if topk in OPERATORS:
             vars(self).update(OPERATORS[topk], topk=None)
-        self.cell = make_cell(cell, dim, dropout)
+        if state_noise and self.mix is not None:
+            raise ValueError(f"state_noise is {state_noise}: it must be 0 with OneSoft, whose states are mixtures")
+        self.cell = make_cell(cell, dim, dropout, state_noise=state_noise)
         self.leaf = self.cell.leaf()
         self.slice, self.scorer = slice, nn.Linear(width, 1)
 

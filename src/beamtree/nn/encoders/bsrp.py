@@ -34,7 +34,7 @@ from beamtree.nn.encoders.base import OFFICIAL_CELL, Cost, Encoder, average, in_
 from beamtree.nn.engine.dispatch import check_engine, select
 from beamtree.nn.engine.functional import linear_of
 from beamtree.nn.engine.shift_reduce import SHIFT_REDUCE, Decision, ParserRequest
-from beamtree.utils.checks import check_integer, check_rate
+from beamtree.utils.checks import check_deviation, check_integer, check_rate
 
 
 class BSRP(Encoder):
@@ -65,6 +65,7 @@ class BSRP(Encoder):
         check_nan: bool = False,
         *,
         cell: str | nn.Module = "grc",
+        state_noise: float = 0.0,
     ) -> None:
         """Create the encoder.
 
@@ -75,13 +76,16 @@ class BSRP(Encoder):
             engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
             check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
             cell: the cell R: "grc", or your own module, which maps two states of width D to one.
+            state_noise: standard deviation of the noise that is added to each composed state during training; only for
+                the cell "grc".
         """
         super().__init__(dim, check_nan)
         check_integer("beam_size", beam_size, at_least=1)
         check_rate("dropout", dropout)
+        check_deviation("state_noise", state_noise)
         check_engine(engine)
         self.beam_size, self.engine = beam_size, engine
-        self.cell = make_cell(cell, dim, dropout, state_dim=dim)
+        self.cell = make_cell(cell, dim, dropout, state_dim=dim, state_noise=state_noise)
         self.leaf = self.cell.leaf()
         self.features = nn.Linear(3 * dim, dim)
         self.scorer = nn.Linear(dim, 1)

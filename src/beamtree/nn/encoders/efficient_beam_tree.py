@@ -62,6 +62,7 @@ class EfficientBeamTree(BeamTree):
         check_nan: bool = False,
         *,
         cell: str | nn.Module = "grc",
+        state_noise: float = 0.0,
         topk: TopKOperator | None = None,
     ) -> None:
         """Create the encoder.
@@ -78,12 +79,14 @@ class EfficientBeamTree(BeamTree):
                 paper does; "drop" all but the best; or "merge" their probabilities into the best.
             check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
             cell: the cell R: "grc", "lstm", or your own module, which maps two states to one.
+            state_noise: standard deviation of the noise that is added to each composed state during training; only for
+                the cell "grc".
             topk: your own top-k operator, which selects candidates and continuations; see `BeamTree`.
         """
         check_integer("dim", dim, at_least=1)
         width = min(SLICE, dim) if slice == "auto" else slice_width(slice, dim, "'auto', ")
         options = (beam_size, dropout, stochastic, engine, duplicates, check_nan)
-        super().__init__(dim, *options, cell=cell, mix=None, topk=topk)
+        super().__init__(dim, *options, cell=cell, mix=None, state_noise=state_noise, topk=topk)
         if self.mix is not None:
             raise ValueError("topk is onesoft_topk: the Efficient Beam Tree has no OneSoft, use 'bt-grc-onesoft'")
         self.slice = width

@@ -26,7 +26,7 @@ from beamtree.nn.engine.dispatch import check_engine, select
 from beamtree.nn.engine.forest import TREES, TreeRequest
 from beamtree.nn.engine.merges import Merges, from_times, from_trees
 from beamtree.trees import Tree
-from beamtree.utils.checks import check_rate
+from beamtree.utils.checks import check_deviation, check_rate
 
 
 class GivenTree(Encoder):
@@ -54,6 +54,7 @@ class GivenTree(Encoder):
         check_nan: bool = False,
         *,
         cell: str | nn.Module = "grc",
+        state_noise: float = 0.0,
     ) -> None:
         """Create the encoder.
 
@@ -63,12 +64,15 @@ class GivenTree(Encoder):
             engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
             check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
             cell: the cell R: "grc", "lstm", or your own module, which maps two states to one.
+            state_noise: standard deviation of the noise that is added to each composed state during training; only for
+                the cell "grc".
         """
         super().__init__(dim, check_nan)
         check_rate("dropout", dropout)
+        check_deviation("state_noise", state_noise)
         check_engine(engine)
         self.engine = engine
-        self.cell = make_cell(cell, dim, dropout)
+        self.cell = make_cell(cell, dim, dropout, state_noise=state_noise)
         self.leaf = self.cell.leaf()
 
     def compose(

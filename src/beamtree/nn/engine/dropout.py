@@ -1,8 +1,8 @@
-"""Dropout whose masks belong to nodes.
+"""Dropout whose masks belong to nodes, and noise that does.
 
 A node's mask is a function of a seed and of the two spans the node joins, not of when or how often it is computed.
 So a candidate keeps its mask until it is chosen, the backward pass recomputes the masks of the forward pass instead of
-storing them, and all engines use the same masks.
+storing them, and all engines use the same masks. The same holds for the noise that is added to a node's state.
 """
 
 from functools import cache
@@ -19,7 +19,10 @@ ROUNDS = ((16, 0x21F0AAAD), (15, 0x735A2D97), (15, 1))  # of the hash: a shift a
 
 
 class NodeDropout:
-    """Masks for the nodes of one forward pass, already scaled by 1 / (1 − rate)."""
+    """Masks for the nodes of one forward pass, already scaled by 1 / (1 − rate).
+
+    With noise, what belongs to a node is [mask; noise], where the noise is uniform with mean 0.
+    """
 
     def __init__(
         self,
@@ -28,6 +31,8 @@ class NodeDropout:
         like: Tensor,
         generator: torch.Generator | None = None,
         offsets: Int[Tensor, "words"] | None = None,
+        noise: float = 0.0,
+        noise_width: int = 0,
     ) -> None:
         """Prepare the masks of one forward pass.
 
@@ -37,22 +42,31 @@ class NodeDropout:
             like: a tensor with the dtype and device of the masks.
             generator: draws the seed of this pass.
             offsets: those of an earlier pass, to reproduce its masks; nothing is drawn then.
+            noise: standard deviation of the noise.
+            noise_width: width of a node's noise; 0 if there is none.
         """
         self.rate, self.dtype, self.scale = rate, like.dtype, 1 / (1 - rate)
+        self.width, self.noise, self.noise_width = width, noise, noise_width if noise else 0
+        self.noise_step = noise * 3**0.5 / 2**15  # a uniform distribution over (−a, a) has the deviation a / √3
         self.threshold = round(rate * 2**16) - 2**15
         if offsets is None:
             seed = torch.randint(2**31 - 1, (), device=like.device, generator=generator, dtype=torch.int32)
             # One 32-bit hash decides two elements of the mask, 16 bits each.
-            offsets = torch.arange((width + 1) // 2, device=like.device, dtype=torch.int32) * 0x1E3779B1 + seed
+            words = (width + self.noise_width + 1) // 2
+            offsets = torch.arange(words, device=like.device, dtype=torch.int32) * 0x1E3779B1 + seed
         self.offsets = offsets
-        self.width = width
+
+    @property
+    def settings(self) -> tuple[float, float]:
+        """The scale of the masks, from which their threshold follows, and the deviation of the noise."""
+        return float(self.scale), float(self.noise)
 
     def mask(self, left: Int[Tensor, "*nodes 3"], right: Int[Tensor, "*nodes 3"]) -> Float[Tensor, "*nodes width"]:
-        """The masks of the nodes that join these spans; a span is (sample, start, end)."""
+        """The masks of the nodes that join these spans, and their noise; a span is (sample, start, end)."""
         if left.device.type == "cpu":
             return self._by_numpy(left, right)
         key = self._key(left, right)
-        if key.is_cuda and self.dtype == torch.float32 and is_installed("triton"):
+        if key.is_cuda and self.dtype == torch.float32 and not self.noise_width and is_installed("triton"):
             from beamtree.nn.engine.gpu.kernels.masks import masks
 
             return masks(key, self.offsets, self.width, self.threshold, self.scale)
@@ -64,9 +78,13 @@ class NodeDropout:
 
     def _by_torch(self, key: Int[Tensor, "*nodes 1"]) -> Float[Tensor, "*nodes width"]:
         words = mix(key.int() + self.offsets)  # (…, ⌈width / 2⌉)
-        values = words.view(torch.int16)[..., : self.width]  # uniform over all of int16
+        values = words.view(torch.int16)  # uniform over all of int16
         # Compared as floats, which is exact: 2¹⁵, the threshold of the largest rates, does not fit in int16.
-        return values.float().ge_(self.threshold).to(self.dtype).mul_(self.scale)
+        mask = values[..., : self.width].float().ge_(self.threshold).to(self.dtype).mul_(self.scale)
+        if not self.noise_width:
+            return mask
+        noise = values[..., self.width : self.width + self.noise_width].to(self.dtype)
+        return torch.cat((mask, noise.add_(0.5).mul_(self.noise_step)), dim=-1)
 
     def _by_numpy(self, left: Int[Tensor, "*nodes 3"], right: Int[Tensor, "*nodes 3"]) -> Float[Tensor, "*nodes width"]:
         """The same in NumPy, which takes less than half the time for the few masks of a search step."""
@@ -76,9 +94,12 @@ class NodeDropout:
             words ^= words >> np.uint32(shift)
             if factor != 1:
                 words *= np.uint32(factor)
-        kept = words.view(np.int16)[..., : self.width] >= self.threshold
-        scale = np.float64(self.scale) if self.dtype == torch.float64 else np.float32(self.scale)
-        return torch.from_numpy(kept * scale).to(self.dtype)
+        values, dtype = words.view(np.int16), np.float64 if self.dtype == torch.float64 else np.float32
+        mask = torch.from_numpy((values[..., : self.width] >= self.threshold) * dtype(self.scale)).to(self.dtype)
+        if not self.noise_width:
+            return mask
+        noise = values[..., self.width : self.width + self.noise_width].astype(dtype)
+        return torch.cat((mask, torch.from_numpy((noise + dtype(0.5)) * dtype(self.noise_step))), dim=-1)
 
 
 @cache

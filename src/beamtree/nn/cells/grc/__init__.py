@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from beamtree.nn.cells.adjoint import Adjoint
-from beamtree.nn.cells.base import Cell, CellFunction, Layer, apply_mask, gelu, is_plain, plain_tensors
+from beamtree.nn.cells.base import Cell, CellFunction, Layer, apply_mask, gelu, is_plain, plain_tensors, split_mask
 
 if TYPE_CHECKING:
     from beamtree.nn.engine.gpu.cells import CellKernels
@@ -33,6 +33,7 @@ class GRC(Cell):
     Args:
         dim: width D of inputs and encodings.
         dropout: dropout rate of the activation g.
+        state_noise: standard deviation of the uniform noise that is added to R(l, r) during training.
 
     Examples:
         >>> cell = beamtree.GRC(dim=8)
@@ -41,8 +42,9 @@ class GRC(Cell):
         torch.Size([5, 8])
     """
 
-    def __init__(self, dim: int, dropout: float = 0.0) -> None:
+    def __init__(self, dim: int, dropout: float = 0.0, state_noise: float = 0.0) -> None:
         super().__init__(dim, dropout)
+        self.state_noise = state_noise
         self.state_dim, self.mask_dim = dim, 4 * dim
         self.expand = nn.Linear(2 * dim, 4 * dim)
         self.gates = nn.Linear(4 * dim, 4 * dim)
@@ -57,7 +59,13 @@ class GRC(Cell):
         right: Float[Tensor, "*nodes state"],
         mask: Float[Tensor, "*nodes mask"] | None = None,
     ) -> Float[Tensor, "*nodes state"]:
-        return compose(left, right, self.expand, self.gates, self.norm, partial(self.drop, mask=mask))
+        mask, noise = split_mask(mask, self.mask_dim)
+        parent = compose(left, right, self.expand, self.gates, self.norm, partial(self.drop, mask=mask))
+        if noise is not None:
+            return parent + noise
+        if mask is None and self.training and self.state_noise:
+            return parent + (2 * torch.rand_like(parent) - 1) * (3**0.5 * self.state_noise)
+        return parent
 
     def function(self) -> "GRCFunction | None":
         both, D = ("weight", "bias"), self.dim
@@ -100,10 +108,12 @@ class GRCFunction(CellFunction):
         mask: Float[Tensor, "*nodes mask"] | None = None,
     ) -> Float[Tensor, "*nodes D"]:
         W1, b1, W2, b2, norm_weight, norm_bias = self.weights
+        mask, noise = split_mask(mask, 4 * self.dim)
         # Not nested functions, which run-time type checking would decorate again at each call.
         expand, gates = partial(F.linear, weight=W1, bias=b1), partial(F.linear, weight=W2, bias=b2)
         norm = partial(F.layer_norm, normalized_shape=(self.dim,), weight=norm_weight, bias=norm_bias, eps=self.eps)
-        return compose(left, right, expand, gates, norm, partial(apply_mask, mask=mask))
+        parent = compose(left, right, expand, gates, norm, partial(apply_mask, mask=mask))
+        return parent if noise is None else parent + noise
 
     def adjoint(self, children: Float[Tensor, "rows 2 D"], mask: Float[Tensor, "rows width"] | None) -> "GRCAdjoint":
         return GRCAdjoint(self, children, mask)
@@ -127,6 +137,7 @@ class GRCAdjoint(Adjoint):
 
     def __init__(self, cell: GRCFunction, children: Tensor, mask: Tensor | None) -> None:
         self.dim = cell.dim
+        mask, _ = split_mask(mask, 4 * cell.dim)  # noise that is added has no influence on gradients
         self.W1, b1, self.W2, b2, self.norm_weight, self.norm_bias = cell.weights
         self.children, (left, right) = children.flatten(1), children.unbind(1)  # (R, 2D), (R, D)
         a = F.linear(self.children, self.W1, b1).to(left.dtype)  # (R, 4D)

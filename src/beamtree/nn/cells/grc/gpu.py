@@ -49,12 +49,13 @@ class GRCKernels(CellKernels):
                 n, D, D, E, *masks, GELU=True, DROPOUT=dropped, **sizes,
             )  # fmt: skip
             kernels.gates[grid](nodes.inner, W2, b2, nodes.gates, n, E, **sizes)
+        noise_step = nodes.dropout.noise_step if nodes.dropout else 0.0
         scored = len(nodes.scorer) > 0
         score_weight, score_bias = nodes.scorer if scored else (norm_weight, norm_bias)  # not read
         kernels.finish[(n,)](
             tables.states, tables.logits, tables.children, nodes.gates, norm_weight, norm_bias, score_weight,
-            score_bias, nodes.present, nodes.ids, D, D, cell.eps,
-            SCORED=scored, BLOCK=triton.next_power_of_2(D), num_warps=4,
+            score_bias, nodes.present, nodes.ids, nodes.keys, nodes.seed, D, D, cell.eps, noise_step,
+            SCORED=scored, NOISE=noise_step != 0, BLOCK=triton.next_power_of_2(D), num_warps=4,
         )  # fmt: skip
 
     def compose_level(self, nodes: NewNodes, levels: Levels, slot: int) -> None:
@@ -70,9 +71,11 @@ class GRCKernels(CellKernels):
         kernels.gates_level[(levels.programs,)](
             nodes.inner, W2, b2, nodes.gates, levels.level, levels.ends, slot, E, **sizes
         )
+        noise_step = nodes.dropout.noise_step if nodes.dropout else 0.0
         kernels.finish_level[(levels.programs * 2,)](
-            tables.states, tables.children, nodes.gates, norm_weight, norm_bias, nodes.ids, levels.level, levels.ends,
-            slot, D, D, cell.eps, BLOCK=triton.next_power_of_2(D), num_warps=4,
+            tables.states, tables.children, nodes.gates, norm_weight, norm_bias, nodes.ids, nodes.keys, nodes.seed,
+            levels.level, levels.ends, slot, D, D, cell.eps, noise_step,
+            NOISE=noise_step != 0, BLOCK=triton.next_power_of_2(D), num_warps=4,
         )  # fmt: skip
 
     def chunk(self, rows: int, dim: int, device: torch.device, precision: str) -> "GRCChunk":

@@ -3,7 +3,7 @@
     expand         g = mask ⊙ GELU([l; r] W1 + b1) for all pairs, in tiles (`beamtree.nn.engine.gpu.kernels.cells`)
     activate       what `expand` does after its product, for products computed elsewhere
     gates          [z; h; c; u] = g W2 + b2, in tiles
-    finish         LN(σ(z) ⊙ l + σ(h) ⊙ r + σ(c) ⊙ u) and its logit, a program for each new node
+    finish         LN(σ(z) ⊙ l + σ(h) ⊙ r + σ(c) ⊙ u) + noise and its logit, a program for each new node
     gates_level, finish_level
                    the same two for the nodes of a level
 
@@ -26,6 +26,7 @@ from beamtree.nn.engine.gpu.kernels.common import (
     DENSITY,
     NOTHING,
     ROOT_HALF,
+    _drawn,
     _gelu,
     _kept,
     _level,
@@ -84,9 +85,9 @@ def gates_level(
 
 @triton.jit
 def _finish_row(
-    states, logits, children, gate, norm_weight, norm_bias, score_weight, score_bias, present, ids, row,
-    D, S, epsilon,
-    SCORED: tl.constexpr, BLOCK: tl.constexpr,
+    states, logits, children, gate, norm_weight, norm_bias, score_weight, score_bias, present, ids, keys, seed, row,
+    D, S, epsilon, noise_step,
+    SCORED: tl.constexpr, NOISE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     d = tl.arange(0, BLOCK)
     new = tl.load(ids + row).to(tl.int64)
@@ -105,6 +106,9 @@ def _finish_row(
     variance = tl.sum(centred * centred, axis=0) / D
     state = centred / tl.sqrt(variance + epsilon) * tl.load(norm_weight + d, mask=inside, other=0.0)
     state += tl.load(norm_bias + d, mask=inside, other=0.0)
+    if NOISE:  # after the columns of the dropout mask
+        drawn = _drawn(tl.load(keys + row), seed, 4 * D + d)
+        state = tl.where(inside, state + (drawn.to(tl.float32) + 0.5) * noise_step, 0.0)
     tl.store(states + new * S + d, state, mask=inside)
     if SCORED:
         logit = tl.sum(state * tl.load(score_weight + d, mask=inside, other=0.0), axis=0) + tl.load(score_bias)
@@ -113,27 +117,27 @@ def _finish_row(
 
 @triton.jit
 def finish(
-    states, logits, children, gate, norm_weight, norm_bias, score_weight, score_bias, present, ids,
-    D, S, epsilon,
-    SCORED: tl.constexpr, BLOCK: tl.constexpr,
+    states, logits, children, gate, norm_weight, norm_bias, score_weight, score_bias, present, ids, keys, seed,
+    D, S, epsilon, noise_step,
+    SCORED: tl.constexpr, NOISE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     _finish_row(
-        states, logits, children, gate, norm_weight, norm_bias, score_weight, score_bias, present, ids,
-        tl.program_id(0), D, S, epsilon, SCORED, BLOCK,
+        states, logits, children, gate, norm_weight, norm_bias, score_weight, score_bias, present, ids, keys, seed,
+        tl.program_id(0), D, S, epsilon, noise_step, SCORED, NOISE, BLOCK,
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["slot"])
 def finish_level(
-    states, children, gate, norm_weight, norm_bias, ids, level, ends,
-    slot, D, S, epsilon,
-    BLOCK: tl.constexpr,
+    states, children, gate, norm_weight, norm_bias, ids, keys, seed, level, ends,
+    slot, D, S, epsilon, noise_step,
+    NOISE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     low, high = _rising_level(level, ends, slot)
     for row in range(low + tl.program_id(0), high, tl.num_programs(0)):
         _finish_row(
-            states, states, children, gate, norm_weight, norm_bias, norm_weight, norm_bias, ids, ids,
-            row, D, S, epsilon, False, BLOCK,
+            states, states, children, gate, norm_weight, norm_bias, norm_weight, norm_bias, ids, ids, keys, seed,
+            row, D, S, epsilon, noise_step, False, NOISE, BLOCK,
         )  # fmt: skip
 
 

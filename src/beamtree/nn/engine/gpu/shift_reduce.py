@@ -73,7 +73,7 @@ class ParserSize:
     N: int
     K: int
     cell: CellFunction  # unbound
-    dropout: float | None  # the scale of the masks, from which their threshold follows
+    dropout: tuple[float, float] | None  # see `NodeDropout.settings`
     precision: str  # of products
 
     @classmethod
@@ -82,8 +82,8 @@ class ParserSize:
         B, N, _ = request.leaves.shape
         device = request.leaves.device
         assert isinstance(request.cell, CellFunction)
-        scale = None if request.dropout is None else float(request.dropout.scale)
-        kind = (request.cell.unbound, scale, precision(device))
+        dropout = None if request.dropout is None else request.dropout.settings
+        kind = (request.cell.unbound, dropout, precision(device))
         return cls(device, stream_of(device), B, padded_length(N), request.beam_size, *kind)
 
     @property

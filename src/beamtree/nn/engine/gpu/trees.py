@@ -38,7 +38,7 @@ class TreeSize:
     nodes: int  # … of nodes, …
     levels: int  # … and of levels
     cell: CellFunction  # unbound
-    dropout: float | None  # the scale of the masks
+    dropout: tuple[float, float] | None  # see `NodeDropout.settings`
     precision: str
 
 
@@ -155,7 +155,7 @@ def encode(request: TreeRequest) -> Chart:
     assert isinstance(cell, CellFunction)
     device = leaves.device
     forest, nodes = of_merges(request.merges, request.lengths, device, spans=request.dropout is not None)
-    scale = None if request.dropout is None else float(request.dropout.scale)
+    dropout = None if request.dropout is None else request.dropout.settings
     size = TreeSize(
         device,
         stream_of(device),
@@ -163,7 +163,7 @@ def encode(request: TreeRequest) -> Chart:
         nodes=rounded_up(len(forest.children), at_least=32),
         levels=rounded_up(len(forest.levels) + LEVELS, at_least=64),
         cell=cell.unbound,
-        dropout=scale,
+        dropout=dropout,
         precision=precision(device),
     )
 

@@ -46,7 +46,7 @@ class Size:
     cell: CellFunction  # unbound
     scorer: ScorerFunction  # unbound
     stochastic: bool
-    dropout: float | None  # the scale of the masks, from which their threshold follows
+    dropout: tuple[float, float] | None  # see `NodeDropout.settings`
     precision: str  # of products
 
     @classmethod
@@ -56,8 +56,8 @@ class Size:
         device = request.leaves.device
         assert isinstance(request.cell, CellFunction)
         assert isinstance(request.scorer, ScorerFunction)
-        scale = None if request.dropout is None else float(request.dropout.scale)
-        kind = (request.cell.unbound, request.scorer.unbound, request.stochastic, scale, precision(device))
+        dropout = None if request.dropout is None else request.dropout.settings
+        kind = (request.cell.unbound, request.scorer.unbound, request.stochastic, dropout, precision(device))
         return cls(device, stream_of(device), B, padded_length(N), request.beam_size, *kind)
 
     @property

@@ -22,12 +22,18 @@ def _mix(x):
 
 
 @triton.jit
-def _kept(key, seed, column, threshold):
-    """Whether dropout keeps a column of a node's mask. One word decides two columns, 16 bits each, the lower first."""
+def _drawn(key, seed, column):
+    """A random value of a node, from −2¹⁵ to 2¹⁵ − 1. A word holds those of two columns, that of the lower first."""
     offset = (column // 2).to(tl.uint32) * WORD_FACTOR + tl.load(seed).to(tl.uint32, bitcast=True)
     word = _mix(key.to(tl.uint32, bitcast=True) + offset)
     value = tl.where(column % 2 == 1, word >> 16, word & 0xFFFF).to(tl.uint16).to(tl.int16, bitcast=True)
-    return value.to(tl.int32) >= threshold
+    return value.to(tl.int32)
+
+
+@triton.jit
+def _kept(key, seed, column, threshold):
+    """Whether dropout keeps a column of a node's mask."""
+    return _drawn(key, seed, column) >= threshold
 
 
 @triton.jit
