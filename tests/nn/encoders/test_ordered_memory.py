@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from beamtree import Tree
-from beamtree.nn.cells import GRC
+from beamtree.nn.cells import GRC, function_of
 from beamtree.nn.encoders import ordered_memory
 from beamtree.nn.encoders.boundaries import close
 from beamtree.nn.encoders.ordered_memory import OrderedMemory
@@ -17,6 +17,7 @@ from beamtree.nn.interop import load_official, official_names
 from beamtree.utils.memory import watch_saved
 from golden_cases import FILES, Golden
 from support import Replayed, assert_batch_does_not_matter, assert_same, everything, inputs
+from toy_cells import FunctionalTanh, Tanh
 
 GOLDEN = [path for path in FILES if path.stem.startswith("ordered-memory")]
 
@@ -121,6 +122,57 @@ def test_the_fold_is_the_cell_slot_by_slot(slots, dropped):
     gradients = [torch.autograd.grad(out.sin().sum(), inputs) for out in (found, told, expected)]
     torch.testing.assert_close(gradients[0], gradients[2], atol=1e-12, rtol=0)
     torch.testing.assert_close(gradients[0], gradients[1], atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("kind", [Tanh, FunctionalTanh])
+@pytest.mark.parametrize("mask_dim", [6, 0], ids=["by mask", "no mask of its own"])
+@pytest.mark.parametrize("dropped", [False, True])
+def test_the_fold_of_another_cell_drops_its_children(kind, mask_dim, dropped):
+    torch.manual_seed(0)
+    cell = kind(6, mask_dim=mask_dim).double()
+    leaf, finished, share = (torch.rand(shape, dtype=torch.float64) for shape in ((3, 6), (4, 3, 6), (4, 3, 1)))
+    mask = torch.rand(4, 3, 12 + mask_dim, dtype=torch.float64).round().mul(2) if dropped else None
+    found = loops.fold_by_autograd(function_of(cell), leaf, finished, share, mask)
+    state = leaf
+    for i in range(4):
+        outer, inner = (1, 1) if mask is None else mask[i].split((12, mask_dim), dim=-1)
+        children = torch.cat((state, finished[i]), dim=-1) * outer
+        new = torch.tanh(children @ cell.weight.T)
+        parent = (new * inner if mask_dim else new) + (children[:, :6] - children[:, 6:]) / 2
+        state = (1 - share[i]) * leaf + share[i] * parent
+        torch.testing.assert_close(found[i], state, atol=1e-13, rtol=0)
+
+
+def test_dropout_of_another_cell_acts_in_training_alone():
+    x, lengths = inputs([7, 4])
+    encoder = make(cell=Tanh(6, dropout=0.3)).train()
+    one, again, other = (encoder(x, lengths, generator=torch.Generator().manual_seed(seed)).state for seed in (1, 1, 2))
+    assert torch.equal(one, again)
+    assert not torch.isclose(one, other).all()
+    plain = make(cell=Tanh(6))
+    plain.load_state_dict(encoder.state_dict())
+    torch.testing.assert_close(encoder.eval()(x, lengths).state, plain(x, lengths).state)
+
+
+class OtherGRC(GRC):
+    """What it does with its layer norm is its own affair."""
+
+
+@pytest.mark.parametrize("kind", [Tanh, OtherGRC])
+def test_another_cell_brings_its_leaf_transform(kind):
+    encoder = make(cell=kind(6))
+    if kind is OtherGRC:
+        torch.nn.init.normal_(encoder.cell.norm.weight)
+    x, _ = inputs([2])
+    a, b = encoder.leaf(x)[0]
+    torch.testing.assert_close(encoder(x).state[0], encoder.cell(b, a))
+
+
+def test_the_kernels_are_those_of_the_grc(workspaces):
+    """A cell that is a function of tensors too is left to PyTorch."""
+    encoder = make(cell=FunctionalTanh(6), engine="triton").float()
+    with pytest.raises(EngineError, match="its cell is not the GRC"):
+        encoder(*inputs([4], dtype=torch.float32))
 
 
 def test_one_slot_is_a_recurrent_network():

@@ -54,7 +54,7 @@ def by_hand(encoder, leaves):
         grown = []
         for score, states in beams:
             parents = encoder.cell(states[:-1], states[1:])
-            log_p = encoder.scorer(parents).squeeze(1).log_softmax(0)
+            log_p = encoder.scorer(parents[:, : encoder.dim]).squeeze(1).log_softmax(0)
             for i in log_p.argsort(descending=True)[:K]:
                 updated = torch.cat((states[:i], parents[i : i + 1], states[i + 2 :]))
                 grown.append((score + log_p[i], updated, states, parents, one_hot(i, len(parents)).to(states)))
@@ -68,14 +68,20 @@ def by_hand(encoder, leaves):
             updated = s * parents + (1 - cum) * states[:, :-1] + (cum - s) * states[:, 1:]
         beams = list(zip(best.scores, updated, strict=True))
     roots = torch.stack([encoder.cell(*states) if len(states) == 2 else states[0] for _, states in beams])
-    return torch.stack([score for score, _ in beams]).softmax(0) @ roots
+    return torch.stack([score for score, _ in beams]).softmax(0) @ roots[:, : encoder.dim]
 
 
 @MIXES
 @pytest.mark.parametrize("scaling", ["sample", "official"])
-@pytest.mark.parametrize(("n", "K"), [(1, 3), (2, 3), (3, 3), (4, 3), (4, 5), (7, 1), (7, 2), (8, 4)])
-def test_encodings_and_gradients_are_those_of_sequences_written_out(n, K, scaling, mix):
-    encoder = make(beam_size=K, scaling=scaling, mix=mix).eval()
+@pytest.mark.parametrize(
+    ("n", "K", "cell"),
+    [
+        *((n, K, "grc") for n, K in ((1, 3), (2, 3), (3, 3), (4, 3), (4, 5), (7, 1), (7, 2), (8, 4))),
+        *((n, 3, "lstm") for n in (1, 2, 3, 7)),  # whose states are wider than its encodings
+    ],
+)
+def test_encodings_and_gradients_are_those_of_sequences_written_out(n, K, cell, scaling, mix):
+    encoder = make(beam_size=K, scaling=scaling, mix=mix, cell=cell).eval()
     x, lengths = inputs([n])
     x.requires_grad_()
     found, expected = encoder(x, lengths).state[0], by_hand(encoder, encoder.leaf(x)[0])
@@ -278,7 +284,9 @@ def both_engines(lengths, seed=0, **options):
 
 
 @MIXES
-@pytest.mark.parametrize("options", [{}, {"stochastic": False}, {"dropout": 0.3}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"stochastic": False}, {"dropout": 0.3}, {"dropout": 0.3, "cell": "lstm"}], ids=str
+)
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     beam_size=st.integers(1, 5),

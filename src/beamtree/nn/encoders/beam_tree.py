@@ -11,6 +11,7 @@ second top-k keeps the best of all continuations. When one state o_b is left in 
 (§3.1), so that pruned beams still receive gradients. The engines in `beamtree.nn.engine` implement the computation.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,12 +49,11 @@ OFFICIAL: dict[type[Cell], dict[str, str]] = {
 }
 
 # Top-k operators that the engines implement → the options that select them.
-OPERATORS: dict[Any, dict[str, Any]] = {
-    plain_topk: {"stochastic": False, "mix": None},
-    stochastic_topk: {"stochastic": True, "mix": None},
-    onesoft_topk: {"mix": "paper"},
-}
-UNSUITABLE: tuple[Any, ...] = (soft_topk,)
+OPERATORS: tuple[tuple[Any, dict[str, Any]], ...] = (  # not a mapping: a user's operator need not be hashable
+    (plain_topk, {"stochastic": False, "mix": None}),
+    (stochastic_topk, {"stochastic": True, "mix": None}),
+    (onesoft_topk, {"mix": "paper"}),
+)
 
 
 class BeamTree(Encoder):
@@ -105,7 +105,8 @@ class BeamTree(Encoder):
                 the cell "grc", and not with OneSoft.
             topk: the top-k operator: `beamtree.plain_topk`, `beamtree.stochastic_topk` (without noise at inference) or
                 `beamtree.onesoft_topk`, which set `stochastic` and `mix`; or your own, which selects both candidates
-                and continuations. It takes scores (…, m) and k, and returns a `TopK`, as `plain_topk` does.
+                and continuations. It takes scores (…, m) and k, and returns a `TopK`, as `plain_topk` does; results
+                with mixture weights are refused.
         """
         super().__init__(dim, check_nan)
         check_integer("beam_size", beam_size, at_least=1)
@@ -117,14 +118,12 @@ class BeamTree(Encoder):
         if mix is not None:
             check_choice("mix", mix, ("paper", "official"))
         width = slice_width(slice, dim)
-        if topk is not None and not callable(topk):
-            raise ValueError(f"topk is {topk!r}: it must be a function such as beamtree.plain_topk")
-        if topk in UNSUITABLE:
-            raise ValueError("topk is soft_topk: its beams are all mixtures, use the encoder 'bt-grc-soft'")
+        topk, implied = operator_options(topk)
+        if topk is not None and mix is not None:
+            raise ValueError(f"mix is {mix!r} with a top-k operator of your own: pass only one of the two")
         self.beam_size, self.stochastic, self.engine = beam_size, stochastic, engine
         self.duplicates, self.mix, self.topk = duplicates, mix, topk
-        if topk in OPERATORS:
-            vars(self).update(OPERATORS[topk], topk=None)
+        vars(self).update(implied)
         if state_noise and self.mix is not None:
             raise ValueError(f"state_noise is {state_noise}: it must be 0 with OneSoft, whose states are mixtures")
         self.cell = make_cell(cell, dim, dropout, state_noise=state_noise)
@@ -184,6 +183,26 @@ class BeamTree(Encoder):
     def extra_repr(self) -> str:
         names = ("beam_size", "stochastic", "engine", "mix", *(("slice",) if self.slice is not None else ()))
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+
+
+def operator_options(topk: Any) -> tuple[TopKOperator | None, dict[str, Any]]:
+    """The user's own operator, and the options that one of ours implies: at most one of the two is given."""
+    if topk is None:
+        return None, {}
+    if not callable(topk):
+        raise ValueError(f"topk is {topk!r}: it must be a function such as beamtree.plain_topk")
+    function = topk.func if isinstance(topk, partial) else topk
+    if function is soft_topk:
+        raise ValueError(
+            "topk is soft_topk: its beams are all mixtures, use the encoder 'bt-grc-soft', which has its options"
+        )
+    implied = next((options for operator, options in OPERATORS if function is operator), None)
+    if implied is None:
+        return topk, {}
+    if function is not topk and (topk.args or topk.keywords):
+        name = function.__name__
+        raise ValueError(f"topk is {name} with arguments, which the engines would ignore: pass the function alone")
+    return None, implied
 
 
 def slice_width(slice: object, dim: int, also: str = "") -> int:

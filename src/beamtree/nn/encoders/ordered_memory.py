@@ -11,7 +11,8 @@ that slot is finished, and x starts a new constituent whose left neighbour is in
     M̂_i = x · Σ_{j>i} p_j + R(M̂_{i−1}, M_i) · Σ_{j≤i} p_j,    M̂_{−1} = x
 
 The first leaf fills all of M̂. The encoding is the top of M̂ after the last leaf. R is the GRC with additional dropout on
-the children; leaves and R share their layer norm.
+the children; leaves and R share their layer norm. Any other cell whose states are D wide can take its place, with the
+leaf transform that belongs to it.
 
 The tree: the most probable slot of a leaf is the height of the boundary before it. Boundaries close from the lowest to
 the highest, ties from left to right. If p were one-hot, the slot of a constituent's highest boundary would hold exactly
@@ -27,7 +28,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from beamtree.nn.beams import Beams, Encoding
-from beamtree.nn.cells import GRC, function_of
+from beamtree.nn.cells import GRC, function_of, make_cell
 from beamtree.nn.encoders.base import Cost, Encoder, in_full
 from beamtree.nn.encoders.boundaries import close, one_beam
 from beamtree.nn.engine.dispatch import check_engine, select
@@ -72,6 +73,8 @@ class OrderedMemory(Encoder):
         memory_dropout: float = 0.0,
         engine: str = "auto",
         check_nan: bool = False,
+        *,
+        cell: str | nn.Module = "grc",
     ) -> None:
         """Create the encoder.
 
@@ -82,6 +85,8 @@ class OrderedMemory(Encoder):
             memory_dropout: dropout rate in the computation of p, on leaves, candidates and activations.
             engine: "auto", "reference", "torch" or "triton" (see `beamtree.nn.engine`).
             check_nan: whether to check x for NaN first (synchronises with the host on a GPU).
+            cell: the cell R: "grc", or your own module, which maps two states of width D to one. The dropout rate of a
+                `Cell` also applies to its children.
         """
         super().__init__(dim, check_nan)
         check_integer("slots", slots, at_least=1)
@@ -89,8 +94,9 @@ class OrderedMemory(Encoder):
         check_rate("memory_dropout", memory_dropout)
         check_engine(engine)
         self.slots, self.memory_dropout, self.engine = slots, memory_dropout, engine
-        self.cell = GRC(dim, dropout)
-        self.leaf = nn.Linear(dim, dim)  # its layer norm is the cell's
+        self.cell = make_cell(cell, dim, dropout, state_dim=dim)
+        self.shares_norm = type(self.cell) is GRC
+        self.leaf = nn.Linear(dim, dim) if self.shares_norm else self.cell.leaf()
         self.query = nn.Sequential(nn.Linear(dim, dim), nn.LayerNorm(dim))
         self.key = nn.Sequential(nn.Linear(dim, dim), nn.LayerNorm(dim))
         self.scorer = nn.Linear(dim, 1)
@@ -98,13 +104,13 @@ class OrderedMemory(Encoder):
     def encode(
         self, x: Float[Tensor, "B N D"], lengths: Int[Tensor, "B"], generator: torch.Generator | None
     ) -> Encoding:
-        leaves = in_full(self.cell.norm(self.leaf(x.transpose(0, 1))))  # (N, B, D)
+        leaves = self.leaf(x.transpose(0, 1))  # (N, B, D)
+        leaves = in_full(self.cell.get_submodule("norm")(leaves) if self.shares_norm else leaves)
         queries = in_full(self.query(self._drop(leaves, generator)))  # (N, B, D)
         rates = Dropouts(self.memory_dropout, self.memory_dropout, self.cell.dropout)
         dropouts = rates if self.training and any(rates) else None
-        loop = MemoryLoop(
-            normed_linear_of(self.key), linear_of(self.scorer), function_of(self.cell), self.slots, dropouts
-        )
+        layers = normed_linear_of(self.key), linear_of(self.scorer), function_of(self.cell)
+        loop = MemoryLoop(*layers, self.slots, self.cell.mask_dim, dropouts)
         request = MemoryRequest(leaves, queries, loop, generator)
         history, heights = select(MEMORY, request, self.engine)(request)  # (N, slots, B, D), (M, B)
         state = history[lengths - 1, -1, torch.arange(len(x), device=x.device)]  # (B, D)

@@ -8,6 +8,8 @@ A step takes hundreds of kernel launches. On a CUDA device segments of steps are
 overhead does not dominate; see `beamtree.nn.engine.gpu.segments`.
 """
 
+from torch import nn
+
 from beamtree.nn.encoders.base import Cost
 from beamtree.nn.encoders.beam_tree import BeamTree
 from beamtree.nn.engine.chart import Chart
@@ -44,6 +46,7 @@ class SoftBeamTree(BeamTree):
         scaling: Scaling = "sample",
         mix: Mix = "paper",
         engine: str = "auto",
+        cell: str | nn.Module = "grc",
     ) -> None:
         """Create the encoder.
 
@@ -61,8 +64,9 @@ class SoftBeamTree(BeamTree):
                 states and choices separately.
             engine: "torch", on any device; "triton", in CUDA graphs, which needs the package triton and scaling
                 "sample"; or "auto", the faster engine available.
+            cell: the cell R: "grc", "lstm", or your own module, which maps two states to one. Whole states are mixed.
         """
-        super().__init__(dim, beam_size, dropout, stochastic, check_nan=check_nan, cell="grc", mix=mix)
+        super().__init__(dim, beam_size, dropout, stochastic, check_nan=check_nan, cell=cell, mix=mix)
         check_options(epsilon, iterations, scaling)
         check_engine(engine, ("torch", "triton"))
         self.epsilon, self.iterations, self.scaling, self.engine = epsilon, iterations, scaling, engine

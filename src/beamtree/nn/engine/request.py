@@ -105,7 +105,13 @@ class Request:
         """
         scores = scores.detach()
         if self.topk is not None:
-            return self.topk(scores, k).indices
+            chosen = self.topk(scores, k)
+            if getattr(chosen, "weights", None) is not None:
+                raise ValueError(
+                    "the top-k operator returned mixture weights, but this search only selects: the encoders "
+                    "'bt-grc-onesoft' and 'bt-grc-soft' mix beams"
+                )
+            return chosen.indices
         if noise is None:
             return rank(scores, k)
         return (scores + noise[..., : scores.shape[-1]]).topk(k).indices  # noise leaves no ties

@@ -69,6 +69,37 @@ def test_sums_are_as_they_were_asked_for():
     assert (plan[rows.squeeze(2) == 0] == 0).all()
 
 
+@pytest.mark.parametrize("kernel", ["iterate", "pull_back"])
+def test_a_kernel_is_launched_on_the_device_of_its_tensors(kernel, monkeypatch):
+    """Which need not be the current one."""
+    guarded, launched = [], []
+
+    class Guard:
+        def __init__(self, tensor):
+            self.tensor = tensor
+
+        def __enter__(self):
+            guarded.append(self.tensor)
+
+        def __exit__(self, *error):
+            guarded.clear()
+
+    class Kernel:
+        def __getitem__(self, grid):
+            return lambda *given, **options: launched.append(list(guarded))
+
+    monkeypatch.setattr(torch.cuda, "device_of", Guard)
+    monkeypatch.setattr(sinkhorn, kernel, Kernel())
+    given = [tensor.to(DEVICE) for tensor in problems(2, 4, 2, seed=0)]
+    if kernel == "iterate":
+        sinkhorn.scalings(*given, 20)
+    else:
+        sinkhorn.cost_gradient(given[0], given[0], 0.1)
+    ((guard,),) = launched
+    assert guard is given[0]
+    assert not guarded
+
+
 def test_matrices_beyond_the_registers_are_left_to_pytorch():
     assert sinkhorn.fits(25, 6)
     assert sinkhorn.fits(1024, 8)

@@ -116,7 +116,7 @@ def fold(
 
 def split(mask: Tensor | None, dim: int) -> tuple[Tensor, ...] | tuple[None, None, None]:
     """The parts of a mask for the left children, the right ones and the activation."""
-    return (None, None, None) if mask is None else mask.split((dim, dim, 4 * dim), dim=-1)
+    return (None, None, None) if mask is None else mask.tensor_split((dim, 2 * dim), dim=-1)
 
 
 def times(x: Tensor, mask: Tensor | None) -> Tensor:

@@ -41,7 +41,7 @@ class Masks(NamedTuple):
 
     candidates: Shaped[Tensor, "*T slots B D"] | None  # before W_k
     matches: Shaped[Tensor, "*T slots B D"] | None  # before w
-    cells: Shaped[Tensor, "*T slots B 6*D"] | None  # R's children and activation
+    cells: Shaped[Tensor, "*T slots B cell"] | None  # R's children and activation, [2D; mask_dim] wide
 
 
 class Dropouts(NamedTuple):
@@ -60,6 +60,7 @@ class MemoryLoop(Composite):
     scorer: Layer
     cell: AnyCell
     slots: int
+    mask_dim: int  # width of the activation that the cell drops
     dropouts: Dropouts | None  # None: nothing is dropped
     by_autograd: bool = False  # whether autograd computes all gradients
 
@@ -141,7 +142,7 @@ class MemoryLoop(Composite):
         """What dropout keeps in these steps. Drawn step by step, so that masks do not depend on the segment size."""
         if self.dropouts is None:
             return Masks(None, None, None)
-        shape, widths = (len(steps), self.slots, leaves.shape[1]), (self.dim, self.dim, 6 * self.dim)
+        shape, widths = (len(steps), self.slots, leaves.shape[1]), (self.dim, self.dim, 2 * self.dim + self.mask_dim)
         masks = Masks(*(leaves.new_zeros(*shape, width, dtype=torch.bool) if rate else None
                         for width, rate in zip(widths, self.dropouts, strict=True)))  # fmt: skip
         for t, step in enumerate(steps):
@@ -162,15 +163,16 @@ def fold_by_autograd(
     leaf: Float[Tensor, "B D"],
     finished: Float[Tensor, "open B D"],
     share: Float[Tensor, "open B 1"],
-    mask: Float[Tensor, "open B 6*D"] | None,
+    mask: Float[Tensor, "open B cell"] | None,
 ) -> Float[Tensor, "open B D"]:
-    """The same as `Fold`: h_i = x + s_i (R(h_{i−1}, M_i) − x), h_{−1} = x, slot by slot under autograd."""
+    """`Fold` for any cell: h_i = x + s_i (R(h_{i−1}, M_i) − x), h_{−1} = x, slot by slot under autograd."""
     state, candidates = leaf, []
     for i, right in enumerate(finished):
         k_left, k_right, k_inner = split(at(mask, i), leaf.shape[1])
         layers = _layers(cell)
         if layers is None:  # another kind of cell: dropout is applied to its children
-            parent = cell(times(state, k_left), times(right, k_right), k_inner)
+            own = None if k_inner is None or not k_inner.shape[-1] else k_inner  # None: it drops nothing by a mask
+            parent = cell(times(state, k_left), times(right, k_right), own)
         else:
             expand, gates, norm = layers
             keep = None if k_left is None or k_right is None else torch.cat((k_left, k_right), dim=-1)
@@ -248,6 +250,8 @@ def captured(request: MemoryRequest) -> Read:
 def _why_not(request: MemoryRequest) -> str | None:
     if not request.loop.is_functional:
         return "its layers are not plain: hooks, a subclass or a wrapper"
+    if not isinstance(request.loop.cell, GRCFunction):
+        return "its cell is not the GRC, for which the fold is written"
     return why_not_triton(request.leaves)
 
 

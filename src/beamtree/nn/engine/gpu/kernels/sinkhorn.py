@@ -83,7 +83,9 @@ def scalings(
     """u and v such that diag(u) G diag(v) has the sums `rows` and `columns`."""
     b, m, n = G.shape
     u, v = torch.empty_like(rows), torch.empty_like(columns)
-    iterate[(b,)](G.contiguous(), rows.contiguous(), columns.contiguous(), u, v, iterations, m, n, **_blocks(m, n))
+    given = G.contiguous(), rows.contiguous(), columns.contiguous()
+    with torch.cuda.device_of(G):  # `soft_topk` may be called with tensors of any device
+        iterate[(b,)](*given, u, v, iterations, m, n, **_blocks(m, n))
     return u, v
 
 
@@ -93,7 +95,8 @@ def cost_gradient(
     """The gradient of the costs, given that of the plan."""
     b, m, n = plan.shape
     out, least = torch.empty_like(plan), torch.finfo(plan.dtype).eps
-    pull_back[(b,)](plan.contiguous(), gradient.contiguous(), out, least, m, n, **_blocks(m, n))
+    with torch.cuda.device_of(plan):
+        pull_back[(b,)](plan.contiguous(), gradient.contiguous(), out, least, m, n, **_blocks(m, n))
     return out.div_(epsilon)  # not in the kernel, which would receive ε in float32
 
 
