@@ -18,6 +18,11 @@ BASELINE = "listops/bt-grc"
 VARIANTS = (
     *(f"listops/{name}" for name in ("bt-grc-slice16", "bt-grc-slice32", "bt-grc-slice64", "ebt-grc", "ebt-grc-all")),
     *("listops/bsrp-grc", "listops/gold-tree-grc", "listops-dg/bt-grc", "listops-dg/ebt-grc"),
+    *(
+        f"listops/{name}-noise{percent}"
+        for name in ("bt-grc", "ebt-grc", "bsrp-grc", "gold-tree-grc")
+        for percent in (50, 100)
+    ),
 )
 LIMITED = {"near-iid": "near-IID", "900-1000": "900–1000"}  # what a variant may not cost
 COMPARED = {"args-dev": "args-dev", "args-10": "10 arguments", "args-15": "15 arguments", "lra": "LRA"}

@@ -60,6 +60,13 @@ class Probe(NamedTuple):
     dim: int = 64
     steps: int = 5000
     given: Literal["nothing", "closing", "all"] = "nothing"  # where the cell need not decide whether to add
+    noise: float = 0.0  # standard deviation of the noise that is added to new states
+    rise: tuple[float, float] = (0.0, 0.0)  # between which fractions of the training the noise rises from 0
+
+    def noise_at(self, progress: float) -> float:
+        """The standard deviation of the noise after this fraction of the training."""
+        begin, end = self.rise
+        return self.noise if progress >= end else self.noise * max(progress - begin, 0) / (end - begin)
 
     def make(self) -> ProbedCell:
         if self.cell in GRC_KINDS:
@@ -74,6 +81,9 @@ CELLS = {
     "pooled": Probe("pooled", 96, 8000),
     "pooled-closed": Probe("pooled", 96, 8000, given="closing"),
     "pooled-known": Probe("pooled", 96, 8000, given="all"),
+    "noisy": Probe("grc", 96, 8000, noise=1.0, rise=(0.35, 0.7)),
+    "noisy-half": Probe("grc", 96, 8000, noise=0.5, rise=(0.35, 0.7)),
+    "noisy-always": Probe("grc", 96, 8000, noise=1.0),
 }
 
 
@@ -107,7 +117,9 @@ def run(name: str, seed: int, steps: int | None = None, tested: int = TESTED) ->
     model, began, steps = ListModel(probe), time.monotonic(), steps or probe.steps
     optimizer = torch.optim.RAdam(model.parameters(), 1e-3, weight_decay=1e-2, decoupled_weight_decay=True)
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [steps * 6 // 10, steps * 8 // 10], gamma=0.5)
-    for _ in range(steps):
+    for step in range(steps):
+        if isinstance(model.cell, GatedCell):
+            model.cell.noise = probe.noise_at(step / steps)
         lists = random_lists(BATCH, 1, MOST_IN_TRAINING, generator)
         logits, composed = model(lists)
         loss = F.cross_entropy(logits, lists.value) + COST * composed.sum() / lists.arguments.sum()

@@ -32,7 +32,11 @@ class GatedCell(nn.Module):
     additive: no part is normalised; the gates and the classifier read normalised states.
     linear: as `additive`, and the gates read only the right child, so a parent is a linear function of its left child.
     mixed: a quarter of the state as in `grc`, the rest as in `linear`; all gates of the first part read both children.
+
+    Uniform noise with the standard deviation `noise` is added to new states during training.
     """
+
+    noise = 0.0
 
     def __init__(self, kind: str, dim: int) -> None:
         super().__init__()
@@ -43,6 +47,12 @@ class GatedCell(nn.Module):
         self.dropout = nn.Dropout(0.1)
 
     def forward(self, left: Tensor, right: Tensor, adds: Tensor | None = None) -> Tensor:
+        parent = self.parent(left, right)
+        if self.training and self.noise:
+            return parent + (2 * torch.rand_like(parent) - 1) * (3**0.5 * self.noise)
+        return parent
+
+    def parent(self, left: Tensor, right: Tensor) -> Tensor:
         read_left, read_right = self.read(left), self.read(right)
         if self.kind == "mixed":
             parents = self.total(read_left, read_right, left, right), self.total(None, read_right, left, right)

@@ -77,6 +77,7 @@ class Run:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
 
+NOISES = (50, 100)  # standard deviation of the noise on states, in per cent of that of a state's elements
 SLICES = (16, 32, 64)  # of a parent's 128 elements, for the scorer
 BEAM_2 = ("encoder.options.beam_size=2",)
 GLOVE_6B = ("data.vectors=glove-6b", "model.dim=100")  # the paper uses GloVe 840B with 300 dimensions
@@ -104,6 +105,12 @@ RUNS = [
     ),
     *(Run("listops", encoder, seed) for encoder in ("ebt-grc", "bsrp-grc", "gold-tree-grc") for seed in range(3, 5)),
     *(Run("listops", "ebt-grc", seed, ("encoder.options.slice=null",), "all") for seed in range(5)),
+    *(
+        Run("listops", encoder, seed, (f"encoder.options.state_noise={percent / 100}",), f"noise{percent}")
+        for encoder in ("gold-tree-grc", "ebt-grc", "bsrp-grc", "bt-grc")
+        for percent in NOISES
+        for seed in range(5)
+    ),
 ]
 FAST = ("bt-grc", "gold-tree-grc", "ebt-grc", "recurrent-grc", "gumbel-tree-grc", "bt-grc-onesoft")
 DENSE = ("ordered-memory", "crvnn")
