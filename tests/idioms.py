@@ -39,7 +39,8 @@ OPTIONS = {
 def make(name, seed=0, dtype=torch.float64, **options):
     """An encoder whose weights depend on the seed alone. No bias is zero."""
     torch.manual_seed(seed)
-    encoder = beamtree.encoder(name, dim=DIM, dropout=0.2, **OPTIONS.get(name, {}), **options).to(dtype)
+    given = {"dropout": 0.2, **OPTIONS.get(name, {}), **options}
+    encoder = beamtree.encoder(name, dim=DIM, **given).to(dtype)
     with torch.no_grad():
         for weight in encoder.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.1)
@@ -58,6 +59,8 @@ def has_reference(name):
 NAMES = beamtree.encoders()
 REFERENCE = [name for name in NAMES if has_reference(name)]
 CELLS = [name for name in NAMES if hasattr(make(name), "cell")]
+OWN_CELLS = [name for name in NAMES if "cell" in beamtree.nn.encoders.options(name)]  # which take a user's module
+SCORERS = [name for name in NAMES if hasattr(make(name), "scorer")]
 STRAIGHT_THROUGH = [name for name in NAMES if "gumbel" in name]  # whose gradient is not the derivative of the loss
 
 every_encoder = pytest.mark.parametrize("name", NAMES)

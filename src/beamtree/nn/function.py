@@ -9,6 +9,11 @@ from torch import Tensor
 
 Backward = Callable[..., tuple[Tensor | None, ...]]
 
+BY_REFERENCE = (
+    'this engine has no second derivative: build the encoder with engine="reference", which autograd differentiates '
+    "any number of times"
+)
+
 
 def save(ctx: Any, inputs: Sequence[Tensor], *others: Tensor | None) -> None:
     """Save the inputs that may require a gradient, and the other tensors that `backward` reads.
@@ -22,7 +27,8 @@ def save(ctx: Any, inputs: Sequence[Tensor], *others: Tensor | None) -> None:
 def first_order(backward: Backward) -> Backward:
     """Decorator for a `backward(ctx, inputs, others, *gradients)` that autograd does not differentiate.
 
-    It receives the tensors from `save`. Computing a second derivative through its results raises an error.
+    It receives the tensors from `save`. Computing a second derivative through its results raises an error, whose
+    message is `ctx.refusal` if `forward` has set it, where no reference engine computes the same.
 
     `torch.autograd.function.once_differentiable` raises only if the second derivative depends on the incoming
     gradients. One that depends on the inputs alone would be silently incomplete.
@@ -38,7 +44,8 @@ def first_order(backward: Backward) -> Backward:
             return found
         through = [tensor for tensor in (*inputs, *gradients) if tensor is not None and tensor.requires_grad]
         tensors = [tensor for tensor in found if tensor is not None]
-        marked = iter(FirstOrderOnly.apply(len(tensors), *tensors, *through))
+        refusal = getattr(ctx, "refusal", BY_REFERENCE)
+        marked = iter(FirstOrderOnly.apply(refusal, len(tensors), *tensors, *through))
         return tuple(None if tensor is None else next(marked) for tensor in found)
 
     return wrapper
@@ -48,15 +55,13 @@ class FirstOrderOnly(torch.autograd.Function):
     """The identity on gradients, connected to all that a second derivative may depend on; its backward raises."""
 
     @staticmethod
-    def forward(ctx: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, refusal: str, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.refusal = refusal
         return tuple(tensor.view_as(tensor) for tensor in tensors[:count])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
-        raise RuntimeError(
-            'this engine has no second derivative: build the encoder with engine="reference", which autograd '
-            "differentiates any number of times"
-        )
+        raise RuntimeError(ctx.refusal)
 
 
 def watched(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:

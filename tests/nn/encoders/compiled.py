@@ -89,6 +89,17 @@ def check_changes():
     torch.testing.assert_close(torch.compile(encoder, backend="eager")(x, lengths).state, encoder(x, lengths).state)
 
 
+def check_random_modules():
+    """Which are called once more beforehand, to find out that they draw random numbers."""
+    encoder = make("bt-grc")
+    encoder.scorer = nn.Sequential(nn.Dropout(0.5), nn.Linear(DIM, 1)).double()
+    own, found = dict(encoder.named_parameters()), []
+    for module in (encoder, compile_afresh(encoder, "aot_eager")):
+        torch.manual_seed(0)
+        found.append(run("bt-grc", module, wanted=own))
+    assert_same(*found)
+
+
 @torch.no_grad()
 def check_lengths():
     """In all their forms."""
@@ -118,6 +129,7 @@ if __name__ == "__main__":
             if name == "bt-grc":
                 check_changes()
                 check_lengths()
+                check_random_modules()
                 # This takes longer, and they all break a graph in the same way.
                 check_training(name, Model(make(name)).double(), ["aot_eager"])
         except Exception as error:

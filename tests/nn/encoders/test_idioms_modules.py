@@ -11,9 +11,14 @@ from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils import prune
 
+import beamtree
 from idioms import (
     CELLS,
+    DIM,
+    OWN_CELLS,
     REFERENCE,
+    SCORERS,
+    STRAIGHT_THROUGH,
     assert_equals_plain,
     assert_same,
     encode,
@@ -155,6 +160,7 @@ def assert_close_to_quotient(name, encoder, lengths, tensors, gradients, seed, s
         for by in (step, -2 * step, step):
             for key, value in tensors.items():
                 value.add_(direction[key], alpha=by)
+            torch.manual_seed(0)  # for modules that draw random numbers
             losses.append(encode(name, encoder, tensors["x"], lengths).sin().sum())
     torch.testing.assert_close((losses[0] - losses[1]) / (2 * step), expected, atol=1e-6, rtol=1e-6)
 
@@ -167,6 +173,83 @@ def test_a_hook_on_the_cell_itself_is_used(name):
     found, truth = (run(name, encoder) for encoder in encoders)
     assert_same(found, truth)
     assert not torch.allclose(found.state, run(name, make(name)).state)
+
+
+class Noisy(nn.Module):
+    """A cell of one's own whose dropout is no layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2 * DIM, DIM)
+
+    def forward(self, left, right):
+        inner = F.dropout(self.linear(torch.cat((left, right), dim=-1)).tanh(), 0.5, self.training)
+        return inner + (left - right) / 2
+
+
+# Encoders with a module that draws random numbers, and its name in errors.
+
+
+def noisy_cell(name, **options):
+    return make(name, **options, dropout=0.0, cell=Noisy()), "cell"
+
+
+def noisy_hook_on_the_cell(name, **options):
+    encoder = make(name, **options)
+    encoder.cell.gates.register_forward_hook(lambda module, arguments, output: F.dropout(output, 0.5, module.training))
+    return encoder, "cell"
+
+
+def noisy_scorer(name, **options):
+    encoder = make(name, **options)
+    encoder.scorer = nn.Sequential(nn.Dropout(0.5), nn.Linear(DIM, 1)).double()
+    return encoder, "features or scorer" if name == "bsrp-grc" else "scorer"
+
+
+def noisy_hook_on_the_scorer(name, **options):
+    encoder = make(name, **options)
+    encoder.scorer.register_forward_pre_hook(lambda module, given: F.dropout(given[0], 0.5, module.training))
+    return encoder, "features or scorer" if name == "bsrp-grc" else "scorer"
+
+
+NOISY = [
+    (name, change)
+    for names, changes in (
+        (OWN_CELLS, (noisy_cell,)),
+        (CELLS, (noisy_hook_on_the_cell,)),
+        (SCORERS, (noisy_scorer, noisy_hook_on_the_scorer)),
+    )
+    for change in changes
+    for name in names
+]
+# Their torch engine calls modules in the search, and again for the gradient.
+TWICE = [name for name in REFERENCE if name.startswith(("bt-", "ebt-", "bsrp-", "gumbel-", "mc-gumbel-"))]
+
+
+@pytest.mark.parametrize(("name", "change"), NOISY, ids=lambda value: getattr(value, "__name__", value))
+def test_a_module_that_draws_random_numbers_gets_their_gradient(name, change):
+    encoder, _ = change(name)
+    x, lengths = inputs((2, 1, 2)) if name in STRAIGHT_THROUGH else inputs()  # without a choice it is a derivative
+    torch.manual_seed(0)
+    found = run(name, encoder, x, lengths)
+    torch.manual_seed(1)
+    if name not in STRAIGHT_THROUGH or "scorer" not in change.__name__:  # which does not score a single candidate
+        assert not torch.allclose(run(name, encoder, x, lengths).state, found.state)
+    tensors = {"x": x.clone(), **{key: weight.detach() for key, weight in encoder.named_parameters()}}
+    assert_close_to_quotient(name, encoder, lengths, tensors, found.gradients, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [case for case in NOISY if case[0] in TWICE],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_an_engine_that_would_draw_twice_refuses(name, change):
+    encoder, part = change(name, engine="torch")
+    with pytest.raises(beamtree.EngineError, match=f"its {part} draws random numbers, .*; engine 'auto' can"):
+        run(name, encoder)
+    encoder.eval()
+    run(name, encoder)
 
 
 def through_pickle(encoder):

@@ -328,6 +328,16 @@ def test_inference_and_training_share_graphs(workspaces):
     assert_inference_and_training_share_graphs(encoder, *inputs([7, 4]), workspaces)
 
 
+@pytest.mark.usefixtures("segments")
+@pytest.mark.parametrize("engine", ["torch", "triton"])
+def test_no_engine_has_a_second_derivative(engine):
+    """So the error recommends none."""
+    encoder, (x, lengths) = make(engine=engine), inputs([4])
+    first = torch.autograd.grad(encoder(x.requires_grad_(), lengths).state.sin().sum(), x, create_graph=True)[0]
+    with pytest.raises(RuntimeError, match=r"^soft_topk has no second derivative, and so the encoder 'bt-grc-soft'"):
+        first.sum().backward()
+
+
 class OnGPU(torch.Tensor):
     """Says that it is on a CUDA device."""
 

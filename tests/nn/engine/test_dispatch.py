@@ -45,6 +45,24 @@ def test_an_engine_that_an_algorithm_does_not_have_is_refused():
         select(ENGINES[:2], Asked(torch.zeros(1)), "reference")
 
 
+def test_reasons_are_given_when_all_engines_refuse():
+    engines = (ENGINES[0], ENGINES[1], Engine("reference", lambda r: "r", lambda r: "it is shy"))
+    reasons = "'triton': it runs on a CUDA device, not on cpu; 'torch': it refuses everything; 'reference': it is shy"
+    with pytest.raises(EngineError, match=f"^engine 'auto' cannot do this: {reasons}$") as info:
+        select(engines, Asked(torch.zeros(1)))
+    assert info.value.instead is None
+    assert str(pickle.loads(pickle.dumps(info.value))) == str(info.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("torch", "it refuses everything"), ("reference", "the engines here are triton, torch")]
+)
+def test_auto_is_not_recommended_when_it_refuses_too(name, reason):
+    with pytest.raises(EngineError, match=f"^engine '{name}' cannot do this: {reason}$") as info:
+        select(ENGINES[:2], Asked(torch.zeros(1)), name)
+    assert info.value.instead is None
+
+
 def test_an_engine_runs_on_the_device_of_its_leaves(monkeypatch):
     """Which need not be the current one."""
     entered = []
@@ -84,7 +102,7 @@ def test_a_cell_with_dropout_of_its_own_is_composed_once():
     encoder = beamtree.encoder("bt-grc", dim=6, beam_size=2, cell=Noisy(6))
     encoder(x, lengths).state.sum().backward()
     encoder.engine = "torch"
-    with pytest.raises(EngineError, match="draws dropout masks of its own"):
+    with pytest.raises(EngineError, match="its cell draws random numbers"):
         encoder(x, lengths)
     encoder.eval()(x, lengths)
 

@@ -174,7 +174,7 @@ class OwnCell(Cell):
     """A user's cell: any module that maps the states of two children, (…, S) each, to that of their parent.
 
     S is the module's attribute `state_dim` if it has one, else D. A module with dropout draws its own masks, so that
-    two calls differ in training; engines that compose a node twice then refuse it.
+    two calls differ in training; engines that compose a node twice refuse it (see `beamtree.nn.engine.randomness`).
     """
 
     def __init__(self, module: nn.Module, dim: int) -> None:
@@ -210,12 +210,6 @@ class ModuleCell:
 
     def kernels(self) -> None:
         return None
-
-    @property
-    def is_random(self) -> bool:
-        """Whether two calls give different results: it draws dropout masks itself."""
-        dropouts = (layer for layer in self.module.modules() if isinstance(layer, nn.modules.dropout._DropoutNd))
-        return any(layer.training and layer.p > 0 for layer in dropouts)
 
 
 AnyCell = CellFunction | ModuleCell

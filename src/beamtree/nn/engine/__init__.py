@@ -9,8 +9,9 @@ import sys
 
 from beamtree.nn.engine.beam import reference, replay
 from beamtree.nn.engine.chart import Chart
-from beamtree.nn.engine.dispatch import ENGINES, Engine, EngineError, select, why_not_triton, why_not_twice
+from beamtree.nn.engine.dispatch import ENGINES, Engine, EngineError, select, why_not_triton
 from beamtree.nn.engine.onesoft import replay as onesoft
+from beamtree.nn.engine.randomness import why_not_twice
 from beamtree.nn.engine.request import Request
 from beamtree.nn.engine.straight_through import reference as straight_through_reference
 from beamtree.nn.engine.straight_through import replay as straight_through

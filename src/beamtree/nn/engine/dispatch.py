@@ -28,15 +28,16 @@ class EngineError(ValueError):
     Args:
         engine: name of the engine.
         reason: why it cannot.
-        instead: name of an engine that can.
+        instead: name of an engine that can; None if there is none.
 
     Examples:
         >>> print(beamtree.EngineError("triton", "the inputs are on the CPU"))
         engine 'triton' cannot do this: the inputs are on the CPU; engine 'auto' can
     """
 
-    def __init__(self, engine: str, reason: str, instead: str = AUTO) -> None:
-        super().__init__(f"engine {engine!r} cannot do this: {reason}; engine {instead!r} can")
+    def __init__(self, engine: str, reason: str, instead: str | None = AUTO) -> None:
+        hint = "" if instead is None else f"; engine {instead!r} can"
+        super().__init__(f"engine {engine!r} cannot do this: {reason}{hint}")
         self.engine, self.reason, self.instead = engine, reason, instead
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -79,14 +80,36 @@ def select(engines: Sequence[Engine[R]], request: R, name: str = AUTO) -> Engine
     "auto" is the first of the list that can run the request; "triton" only on a CUDA device.
     """
     if name == AUTO:
-        possible = (engine for engine in engines if engine.name != "triton" or request.leaves.is_cuda)
-        return next(engine for engine in possible if engine.why_not(request) is None)
+        return _fastest(engines, request)
     for engine in engines:
         if engine.name == name:
             if reason := engine.why_not(request):
-                raise EngineError(name, reason)
+                raise EngineError(name, reason, _instead(engines, request))
             return engine
-    raise EngineError(name, f"the engines here are {', '.join(engine.name for engine in engines)}")
+    names = ", ".join(engine.name for engine in engines)
+    raise EngineError(name, f"the engines here are {names}", _instead(engines, request))
+
+
+def _fastest(engines: Sequence[Engine[R]], request: R) -> Engine[R]:
+    refusals = []
+    for engine in engines:
+        if engine.name == "triton" and not request.leaves.is_cuda:  # Triton's interpreter is not meant to be fast
+            reason: str | None = f"it runs on a CUDA device, not on {request.leaves.device}"
+        else:
+            reason = engine.why_not(request)
+        if reason is None:
+            return engine
+        refusals.append(f"{engine.name!r}: {reason}")
+    raise EngineError(AUTO, "; ".join(refusals), instead=None)
+
+
+def _instead(engines: Sequence[Engine[R]], request: R) -> str | None:
+    """What to recommend: "auto", unless all engines refuse."""
+    try:
+        _fastest(engines, request)
+    except EngineError:
+        return None
+    return AUTO
 
 
 def on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
@@ -97,13 +120,6 @@ def on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
 def check_engine(name: str, engines: Sequence[str] = ENGINES) -> None:
     """Check that an encoder has an engine of this name."""
     check_choice("engine", name, (AUTO, *engines))
-
-
-def why_not_twice(request: Any) -> str | None:
-    """Why an engine that composes nodes twice, in the search and for the gradient, cannot run; None if it can."""
-    if getattr(request.cell, "is_random", False):
-        return "its cell draws dropout masks of its own, others each time that a node is composed"
-    return None
 
 
 def why_not_triton(leaves: Tensor) -> str | None:

@@ -6,14 +6,16 @@ only call under autograd (see `beamtree.nn.cells.base`).
 Letters: B batch, K beams, N length, S width of a state, D width of an encoding (its first D elements).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from beamtree.nn.cells import AnyCell, CellFunction
+from beamtree.nn.cells import AnyCell, CellFunction, ModuleCell
 from beamtree.nn.engine.dropout import NodeDropout
 from beamtree.nn.engine.scorers import AnyScorer, ModuleScorer
 from beamtree.nn.topk.operators import TopKOperator, rank
@@ -72,6 +74,21 @@ class Request:
         if not torch.is_grad_enabled():
             return False
         return not self.is_functional or any(t.requires_grad for t in (self.leaves, *self.weights))
+
+    def module_calls(self) -> dict[str, Callable[[], Tensor]]:
+        """A call of each part that is known only as a module, by name. `randomness` tries them beforehand."""
+        nodes, calls = self._trial_nodes(), dict[str, Callable[[], Tensor]]()
+        if isinstance(self.cell, ModuleCell):
+            mask = None if self.dropout is None else nodes.new_ones(len(nodes), self.dropout.width)
+            calls["cell"] = partial(self.cell, nodes, nodes, mask)
+        if isinstance(self.scorer, ModuleScorer):
+            read = torch.stack((nodes, nodes), dim=1) if self.scores_children else nodes
+            calls["scorer"] = partial(self.scorer.logits, read)
+        return calls
+
+    def _trial_nodes(self) -> Float[Tensor, "2 S"]:
+        """The first leaf, twice: in training a batch norm refuses a single row."""
+        return self.leaves[0, :1].detach().expand(2, -1)
 
     @property
     def active(self) -> Bool[Tensor, "B T"]:

@@ -31,6 +31,7 @@ from beamtree.utils.checks import check_choice, check_integer, is_installed
 
 Scaling = Literal["sample", "official"]
 LEAST_EPSILON = 0.005
+NO_SECOND_DERIVATIVE = "soft_topk has no second derivative, and so the encoder 'bt-grc-soft' has none"
 
 
 class TransportTopK(NamedTuple):
@@ -170,7 +171,7 @@ class Transport(torch.autograd.Function):
         u, v = scalings(G, present.double().view(-1, m, 1), columns.double().view(-1, n, 1), iterations)
         plan = (u * G * v.mT).view_as(cost).to(cost.dtype)
         save(ctx, (cost,), plan)
-        ctx.epsilon = epsilon
+        ctx.epsilon, ctx.refusal = epsilon, NO_SECOND_DERIVATIVE
         return plan
 
     @staticmethod

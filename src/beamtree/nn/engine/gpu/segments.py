@@ -21,7 +21,7 @@ from torch import Tensor
 from beamtree.nn.engine.gpu.cache import CACHE
 from beamtree.nn.engine.gpu.capture import Captured, stream_of
 from beamtree.nn.engine.gpu.precision import precision
-from beamtree.nn.function import first_order, save
+from beamtree.nn.function import BY_REFERENCE, first_order, save
 
 MAX_STEPS = 16  # of a segment: longer segments have more padding in the last one
 MAX_BYTES = 2**29  # approximate limit for the activations of a segment in the backward pass
@@ -94,6 +94,7 @@ def run(
     steps: int,
     redraw: bool = False,
     should_stop: Callable[[Carry], bool] | None = None,
+    refusal: str = BY_REFERENCE,
 ) -> LoopResult:
     """Run all steps, at least one, or segments until `should_stop`.
 
@@ -101,8 +102,9 @@ def run(
     draw: called for each segment in order.
     redraw: whether `draw` can be called again in the backward pass, so that masks need not be kept.
     should_stop: called with the carry after each segment.
+    refusal: message of the error when a second derivative is computed.
     """
-    spec = LoopSpec(loop.unbound, draw, steps, redraw, should_stop, len(carry), len(carry) + len(inputs))
+    spec = LoopSpec(loop.unbound, draw, steps, redraw, should_stop, refusal, len(carry), len(carry) + len(inputs))
     states, notes, *after = RunLoop.apply(spec, *carry, *inputs, *loop.weights)
     return LoopResult(states, notes, tuple(after))
 
@@ -115,6 +117,7 @@ class LoopSpec(NamedTuple):
     steps: int
     redraw: bool
     should_stop: Callable[[Carry], bool] | None
+    refusal: str
     inputs: int  # the index of the first input among the tensors …
     weights: int  # … and of the first weight
 
@@ -144,7 +147,7 @@ class RunLoop(torch.autograd.Function):
                 if spec.should_stop is not None and spec.should_stop(carry):
                     break
             states, notes = (torch.cat(parts) for parts in zip(*found, strict=True))
-        ctx.spec, ctx.T, ctx.starts = spec, T, starts
+        ctx.spec, ctx.T, ctx.starts, ctx.refusal = spec, T, starts, spec.refusal
         save(ctx, tensors, states, *kept)
         ctx.mark_non_differentiable(notes, *(tensor for tensor in carry if not tensor.is_floating_point()))
         return states, notes, *carry

@@ -1,7 +1,8 @@
 """Shift-reduce parsing with a beam: a search without gradients, then a replay of the surviving nodes."""
 
 from beamtree.nn.engine.chart import Chart
-from beamtree.nn.engine.dispatch import Engine, why_not_triton, why_not_twice
+from beamtree.nn.engine.dispatch import Engine, why_not_triton
+from beamtree.nn.engine.randomness import why_not_twice
 from beamtree.nn.engine.shift_reduce import reference, replay
 from beamtree.nn.engine.shift_reduce.request import Decision, ParserRequest
 

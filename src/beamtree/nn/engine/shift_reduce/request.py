@@ -5,7 +5,9 @@
 where s₂ and s₁ are the top two states of the stack, and q is the next word of the queue.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float
@@ -76,6 +78,12 @@ class ParserRequest(Request):
     @property
     def is_functional(self) -> bool:
         return super().is_functional and self.decision.is_functional
+
+    def module_calls(self) -> dict[str, Callable[[], Tensor]]:
+        calls = super().module_calls()
+        if not self.decision.is_functional:
+            calls["features or scorer"] = partial(self.decision.logits, self._trial_nodes().repeat(1, 3))
+        return calls
 
     @property
     def weights(self) -> tuple[Tensor, ...]:

@@ -20,7 +20,7 @@ from beamtree.nn.engine.request import Mix, Request
 from beamtree.nn.engine.scorers import ScorerFunction
 from beamtree.nn.engine.soft import search
 from beamtree.nn.engine.soft.search import Merged, Mixed
-from beamtree.nn.topk.transport import Scaling, TransportTopK, soft_topk
+from beamtree.nn.topk.transport import NO_SECOND_DERIVATIVE, Scaling, TransportTopK, soft_topk
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def encode(request: SoftRequest) -> Chart:
     assert isinstance(request.scorer, ScorerFunction)
     dropout = None if request.dropout is None else (request.dropout.rate, request.dropout.width)
     loop = SoftLoop(request.cell, request.scorer, request.beam_size, request.soft, request.operator, dropout)
-    ran = segments.run(loop, search.start(request), (), draw, request.steps)
+    ran = segments.run(loop, search.start(request), (), draw, request.steps, refusal=NO_SECOND_DERIVATIVE)
     source, choice, *span = ran.notes.unbind(-1)
     steps = Merged(source, choice, torch.stack(span, dim=-1), ran.states)
     return search.chart_of_mixtures(request, steps, Mixed(*ran.carry))
