@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import re
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "src/beamtree"
@@ -101,11 +102,29 @@ def test_no_module_looks_for_another_by_a_name_above_it():
     assert not wrong
 
 
-def test_no_two_classes_of_the_networks_have_one_name():
+def types_of(source):
+    """The names of all classes, nested ones too, and of the type aliases of a module. An alias is a name in CamelCase
+    that is assigned at the top level; single letters are variables of generic types, and may repeat."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        for target in targets:
+            if isinstance(target, ast.Name) and re.match(r"_?[A-Z]\w*[a-z]", target.id):
+                yield target.id
+
+
+def test_types_are_found():
+    source = "class A:\n    class Inner: ...\nPair = tuple[A, A]\nOther: TypeAlias = A\n_Own = Pair\nT, LIMIT, x = ..."
+    assert sorted(types_of(source)) == ["A", "Inner", "Other", "Pair", "_Own"]
+
+
+def test_no_two_types_have_one_name():
+    """Classes and type aliases of the whole package."""
     places = collections.defaultdict(list)
     for module, path in MODULES.items():
-        if module.startswith("beamtree.nn"):
-            for node in ast.parse(path.read_text()).body:
-                if isinstance(node, ast.ClassDef):
-                    places[node.name].append(module)
+        for name in types_of(path.read_text()):
+            places[name].append(module)
     assert {name: found for name, found in places.items() if len(found) > 1} == {}

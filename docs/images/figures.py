@@ -22,7 +22,7 @@ from beamtree.trees import baselines
 from beamtree.trees.drawing import Drawing, draw_beams, draw_chart
 from beamtree.trees.drawing.layout import place_nodes
 from beamtree.trees.drawing.metrics import LINE_HEIGHT, text_width
-from beamtree.trees.drawing.scene import Cell, Dot, Line, Scene, Shape, Text, below, beside, text_scene
+from beamtree.trees.drawing.scene import Dot, Line, Rectangle, Scene, Shape, Text, below, beside, text_scene
 from beamtree.trees.drawing.tree import LEAF_SPACE, tree_scene
 
 FOLDER = Path(__file__).parent / "concepts"
@@ -76,7 +76,7 @@ def heat_cell(x: float, y: float, width: float, height: float, share: float, tex
     percent = round(100 * share)
     style = "on-heat" if percent > DARK_CELL else "ink"
     return [
-        Cell(x, y, width, height, f"heat-{percent}"),
+        Rectangle(x, y, width, height, f"heat-{percent}"),
         Text(x + width / 2, y + height / 2, text, style, centred=True),
     ]
 
@@ -126,7 +126,7 @@ def pipeline() -> Scene:
     shapes: list[Shape] = []
     for node in (*nodes[: len(tree)], nodes[-1]):
         y = 0.0 if node.height else LINE_HEIGHT + 14 + scene.height
-        shapes += [Cell(node.place - 6, y + 4 * row, 12, 4, f"heat-{20 + 20 * row}") for row in range(4)]
+        shapes += [Rectangle(node.place - 6, y + 4 * row, 12, 4, f"heat-{20 + 20 * row}") for row in range(4)]
     names = ((8.0, "encoding (D,)"), (LINE_HEIGHT + 14 + scene.height + 8, "embeddings (N, D)"))
     shapes += [Text(scene.width + 16, y, text, "faint") for y, text in names]
     shapes.append(Line(((nodes[-1].place, 16), (nodes[-1].place, LINE_HEIGHT + 8)), "faint"))

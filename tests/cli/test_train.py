@@ -125,7 +125,7 @@ def test_options_are_passed_on(asked):
 def test_several_runs_are_a_sweep(folder, monkeypatch):
     swept: list[Any] = []
 
-    def run_all(jobs: list[sweep.Job], at_once: int, screen: Any) -> list[sweep.Job]:
+    def run_all(jobs: list[sweep.Job], at_once: int, console: Any) -> list[sweep.Job]:
         swept.append(at_once)
         for job in jobs[1:]:
             result = CliRunner().invoke(cli.app, job.command[3:], prog_name="beamtree")
@@ -166,7 +166,7 @@ def test_list_shows_the_recipes():
 
 def test_the_help_shows_examples_that_are_valid(asked, monkeypatch):
     shown = " ".join(invoke("--help").stdout.split())
-    monkeypatch.setattr(sweep, "run_all", lambda jobs, at_once, screen: list(jobs))
+    monkeypatch.setattr(sweep, "run_all", lambda jobs, at_once, console: list(jobs))
     monkeypatch.setattr(training, "resume", lambda folder, **options: {})
     monkeypatch.setattr(runs_folder, "read_settings", lambda folder: recipes.load("listops"))
     Path("reviews.tsv").write_text("text\tlabel\ngood\tyes\nbad\tno\n")

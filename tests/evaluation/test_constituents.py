@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beamtree.data.tasks.listops import depth, values
-from beamtree.evaluation.constituents import ConstituentAccuracy, Tally, heights, length_bin
+from beamtree.evaluation.constituents import ConstituentAccuracy, ConstituentCounts, heights, length_bin
 from beamtree.trees import Tree
 
 
@@ -43,9 +43,13 @@ def test_constituents_are_counted_by_height_and_length():
     counts = ConstituentAccuracy()
     expected = {(0, 1): "a", (1, 2): "b", (0, 2): "a", (2, 3): "c", (0, 3): "c"}
     counts.add({(0, 1): "a", (1, 2): "x", (2, 3): "c", (1, 3): "c", (0, 3): "a"}, expected)
-    assert counts.total == Tally(expected=5, found=4, correct=2)
-    assert counts.by_height == {0: Tally(3, 3, 2), 1: Tally(1, 0, 0), 2: Tally(1, 1, 0)}
-    assert counts.by_length == {(1, 1): Tally(3, 3, 2), (2, 3): Tally(2, 1, 0)}
+    assert counts.total == ConstituentCounts(expected=5, found=4, correct=2)
+    assert counts.by_height == {
+        0: ConstituentCounts(3, 3, 2),
+        1: ConstituentCounts(1, 0, 0),
+        2: ConstituentCounts(1, 1, 0),
+    }
+    assert counts.by_length == {(1, 1): ConstituentCounts(3, 3, 2), (2, 3): ConstituentCounts(2, 1, 0)}
     assert counts.total.accuracy == 0.5
     assert counts.total.recall == 0.8
     assert math.isnan(counts.by_height[1].accuracy)

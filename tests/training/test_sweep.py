@@ -14,12 +14,12 @@ from beamtree.models import storage
 from beamtree.models.config import make_config
 from beamtree.runs.folder import METRICS
 from beamtree.training import sweep
-from beamtree.training.screen import Screen
+from beamtree.training.console import TrainingConsole
 from beamtree.training.sweep import Job, command_lines, run_all
 from beamtree.utils import files
 from training.toy_runs import toy_settings
 
-QUIET = Screen(quiet=True)
+QUIET = TrainingConsole(quiet=True)
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +98,7 @@ def test_each_run_has_its_own_gpu_and_each_gpu_so_many_runs(finished, tmp_path, 
     if named is not None:
         monkeypatch.setenv(sweep.GPUS, named)
     jobs = [noting(tmp_path, finished, name) for name in "abcdef"]
-    assert run_all(jobs, at_once, Screen()) == []
+    assert run_all(jobs, at_once, TrainingConsole()) == []
     first, second = (named or "0,1").split(",")
     assert most_at_once(tmp_path) == {first: at_once, second: at_once}
     started = [line for line in capsys.readouterr().err.splitlines() if "started" in line]
@@ -138,7 +138,7 @@ def test_a_finished_run_is_not_run_again_and_a_failure_does_not_stop_the_others(
     broken = job(tmp_path, "broken", "echo no such luck >&2; exit 3")
     empty = job(tmp_path, "empty", "true")  # exits with status 0, but leaves no results
     good = job(tmp_path, "good", copy(finished, tmp_path / "sweep" / "good"))
-    assert run_all([done, broken, empty, good], 1, Screen()) == [broken, empty]
+    assert run_all([done, broken, empty, good], 1, TrainingConsole()) == [broken, empty]
     assert storage.is_finished(good.folder)
     assert broken.log.read_text() == "no such luck\n"
     lines = capsys.readouterr().err.splitlines()

@@ -78,7 +78,7 @@ class Result:
     note: str = ""
 
 
-Progress = Callable[[Case, Result | None], None]  # called before each case, with None, and after it
+BenchProgress = Callable[[Case, Result | None], None]  # called before each case, with None, and after it
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def grid(
 
 def run(
     cases: Sequence[Case],
-    progress: Progress = lambda case, result: None,
+    progress: BenchProgress = lambda case, result: None,
     repeats: int = REPEATS,
     budget: float = BUDGET,
 ) -> list[Result]:

@@ -89,7 +89,7 @@ def cases(
 
 def run(
     cases: Sequence[Case],
-    progress: bench.Progress = lambda case, result: None,
+    progress: bench.BenchProgress = lambda case, result: None,
     repeats: int = bench.REPEATS,
     limit: float = LIMIT,
 ) -> list[Result]:

@@ -126,7 +126,7 @@ def _line(task: Task) -> str:
     return f"{task.description}: {task.fields['texts']:,} texts{read}"
 
 
-class Line(NamedTuple):
+class InputLine(NamedTuple):
     """A text, its location for error messages, and the progress so far: number of arguments, or bytes of a file."""
 
     text: str
@@ -134,12 +134,12 @@ class Line(NamedTuple):
     read: int
 
 
-def _lines(texts: list[str], file: Path | None) -> tuple[Iterator[Line], int | None, int]:
+def _lines(texts: list[str], file: Path | None) -> tuple[Iterator[InputLine], int | None, int]:
     """The texts; the total amount to read, or None if unknown; and the number of lines per batch."""
     if texts and file is not None:
         raise ValueError(f"both texts and the file {str(file)!r} are given: give one or the other")
     if texts and texts != ["-"]:
-        return (Line(text, "", number) for number, text in enumerate(texts, start=1)), len(texts), _AT_ONCE
+        return (InputLine(text, "", number) for number, text in enumerate(texts, start=1)), len(texts), _AT_ONCE
     if file is None or str(file) == "-":
         # In a terminal, each line is answered before the next one is read.
         return _read(sys.stdin.buffer, "standard input"), None, 1 if sys.stdin.isatty() else _AT_ONCE
@@ -156,12 +156,12 @@ def _reading(file: Path) -> Iterator[None]:
         raise ValueError(f"{file}: it cannot be read ({error.strerror})") from None
 
 
-def _read_file(file: Path) -> Iterator[Line]:
+def _read_file(file: Path) -> Iterator[InputLine]:
     with _reading(file), open(file, "rb") as stream:
         yield from _read(stream, str(file))
 
 
-def _read(stream: Iterable[bytes], name: str) -> Iterator[Line]:
+def _read(stream: Iterable[bytes], name: str) -> Iterator[InputLine]:
     read = 0
     for number, raw in enumerate(stream, start=1):
         read += len(raw)
@@ -170,12 +170,12 @@ def _read(stream: Iterable[bytes], name: str) -> Iterator[Line]:
         except UnicodeDecodeError:
             raise ValueError(f"{name}, line {number}: it is not valid UTF-8: convert the file") from None
         if text.strip():
-            yield Line(text, f"{name}, line {number}: ", read)
+            yield InputLine(text, f"{name}, line {number}: ", read)
 
 
 def _answered(
-    trained: "beamtree.models.pretrained.Pretrained", lines: Iterator[Line], at_once: int, labels: bool
-) -> "Iterator[tuple[Line, beamtree.models.answers.Answer]]":
+    trained: "beamtree.models.pretrained.Pretrained", lines: Iterator[InputLine], at_once: int, labels: bool
+) -> "Iterator[tuple[InputLine, beamtree.models.answers.Answer]]":
     """Yield each line with its answer. If a line is invalid, the lines before it are still answered."""
     from beamtree.models.answers import answers
 

@@ -290,16 +290,16 @@ def _sweep(
 ) -> list[dict[str, Any]]:
     """Run all jobs and return the results of each run; the results of a failed run are empty."""
     from beamtree.models import storage
+    from beamtree.training.console import TrainingConsole
     from beamtree.training.launch import find_processes
     from beamtree.training.loggers import check_loggers
-    from beamtree.training.screen import Screen
     from beamtree.training.sweep import run_all
 
     # Validate once here, and not in every run.
     find_processes(options["device"], options.get("devices"), options.get("nodes"))
     check_loggers(options.get("loggers", ()))
     try:
-        failed = run_all(jobs, at_once, Screen(quiet))
+        failed = run_all(jobs, at_once, TrainingConsole(quiet))
     except KeyboardInterrupt:
         typer.echo("interrupted; rerun the same command to resume", err=True)
         raise

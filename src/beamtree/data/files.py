@@ -21,7 +21,7 @@ from beamtree.data.division import DEFAULT_SHARE, DEV, TEST, TRAIN, Division, ch
 from beamtree.data.raw import File, Folder, Source
 from beamtree.data.raw.reading import readable
 from beamtree.data.samples import Sample, located
-from beamtree.data.task import Column, Materials, Option, Part, Task, slug
+from beamtree.data.task import Column, Option, Part, PartInputs, Task, slug
 from beamtree.data.tokenizers import Tokenizer, make_tokenizer
 
 OPTIONS: dict[str, Option] = {"tokenizer": "words", "seed": 0, DEV: 0.0, TEST: 0.0}
@@ -41,12 +41,12 @@ def task(path: Path, options: Mapping[str, Any]) -> Task:
     divided = _divided(path, files, shares) if shares else None
     parts = (TRAIN, *shares) if divided else ()
     others = tuple(split for split in files if split != divided)
-    originals = Folder(Source("own", "", "", (), (), (), tuple(File(file) for file in files.values())), folder)
+    raw = Folder(Source("own", "", "", (), (), (), tuple(File(file) for file in files.values())), folder)
 
-    def make(m: Materials) -> Mapping[str, Iterable[Sample]]:
+    def make(inputs: PartInputs) -> Mapping[str, Iterable[Sample]]:
         made: dict[str, Iterable[Sample]] = {}
         for split, file in files.items():
-            rows = tables.read_rows(originals.lines(file), folder / file, tables.kind_of(file))
+            rows = tables.read_rows(raw.lines(file), folder / file, tables.kind_of(file))
             if split != divided:
                 made[split] = (row.sample(tokenizer) for row in rows)
                 continue
@@ -60,7 +60,7 @@ def task(path: Path, options: Mapping[str, Any]) -> Task:
         tuple(map(Column, (*parts, *others))),
         make,
         options=tuple(settings),
-        found={str(folder.resolve()): originals},  # by path: files in two folders may agree in name, size and time
+        found={str(folder.resolve()): raw},  # by path: files in two folders may agree in name, size and time
         fingerprint=tokenizer.fingerprint,
     )
     division = Division(files[divided], parts, settings["seed"]) if divided else None

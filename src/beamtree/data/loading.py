@@ -17,9 +17,9 @@ from typing import Any, overload
 from beamtree.data import files, memory
 from beamtree.data.cache import Prepared, stored
 from beamtree.data.division import DEFAULT_SHARE, DEV, TEST, Share
-from beamtree.data.raw import SOURCES, NotFound, Originals, find
+from beamtree.data.raw import SOURCES, NotFound, RawFiles, find
 from beamtree.data.split import Split
-from beamtree.data.task import Column, Materials, Option, Part, Progress, Task, slug
+from beamtree.data.task import Column, DataProgress, Option, Part, PartInputs, Task, slug
 from beamtree.data.tasks import imdb, logic, nli, sst
 from beamtree.data.tasks.listops import task as listops
 from beamtree.data.tasks.listops import tiny
@@ -56,11 +56,15 @@ class Data:
     """
 
     def __init__(
-        self, task: Task, options: Mapping[str, Option], roots: Roots | None = None, progress: Progress | None = None
+        self,
+        task: Task,
+        options: Mapping[str, Option],
+        roots: Roots | None = None,
+        progress: DataProgress | None = None,
     ) -> None:
         self.task, self.options = task, task.settings(options)
         self.roots = None if roots is None else list(roots)
-        self.progress: Progress = progress or (lambda what, done, total: None)
+        self.progress: DataProgress = progress or (lambda what, done, total: None)
         self._loaded: dict[str, Split] = {}
         self.is_in_memory = False  # created from samples, not loaded from files
 
@@ -216,7 +220,7 @@ class Data:
             A message about files that must be obtained before the split can be prepared; None if none are missing.
         """
         try:
-            self._originals(self.task.part(split)[0])
+            self._raw_files(self.task.part(split)[0])
         except NotFound as error:
             return str(error)
         return None
@@ -251,22 +255,22 @@ class Data:
     def _training_split(self) -> str:
         return "train" if "train" in self else self.splits[0]
 
-    def _originals(self, part: Part) -> dict[str, Originals]:
+    def _raw_files(self, part: Part) -> dict[str, RawFiles]:
         return {**part.found, **{source: find(SOURCES[source], self.roots, part.files) for source in part.sources}}
 
     def _load(self, part: Part) -> dict[str, Split]:
-        originals = self._originals(part)
+        raw = self._raw_files(part)
         options = {name: self.options[name] for name in part.options}
         names = [column.name for column in part.columns]
         parameters: dict[str, Any] = {
             "version": _VERSION,
             "splits": names,
             "options": options,
-            "originals": {name: found.fingerprint() for name, found in originals.items()},
+            "originals": {name: found.fingerprint() for name, found in raw.items()},
         }
 
         def make() -> Prepared:
-            made = part.make(Materials(originals, self.options, self.__getitem__, self.progress))
+            made = part.make(PartInputs(raw, self.options, self.__getitem__, self.progress))
             return _prepared(self.task, part.columns, made)
 
         if part.fingerprint:
@@ -307,7 +311,7 @@ def load(
     split: None = None,
     *,
     roots: Roots | None = None,
-    progress: Progress | None = None,
+    progress: DataProgress | None = None,
     **options: Any,
 ) -> Data: ...
 @overload
@@ -316,7 +320,7 @@ def load(
     split: str,
     *,
     roots: Roots | None = None,
-    progress: Progress | None = None,
+    progress: DataProgress | None = None,
     **options: Any,
 ) -> Split: ...
 def load(
@@ -324,7 +328,7 @@ def load(
     split: str | None = None,
     *,
     roots: Roots | None = None,
-    progress: Progress | None = None,
+    progress: DataProgress | None = None,
     **options: Any,
 ) -> Data | Split:
     """Load a task of the paper (`TASKS`) or your own data: all its splits, or one of them.

@@ -11,7 +11,7 @@ from beamtree.data.files import label_names, split_name
 from beamtree.data.rows import Row, label_text
 from beamtree.data.samples import located
 from beamtree.data.split import Split
-from beamtree.data.task import Column, Materials, Option, Part, Task, slug
+from beamtree.data.task import Column, Option, Part, PartInputs, Task, slug
 from beamtree.data.tokenizers import TokenizerLike, make_tokenizer
 from beamtree.utils.checks import unknown
 
@@ -118,7 +118,7 @@ def build(
     return task, splits
 
 
-def _make(m: Materials) -> Mapping[str, Any]:
+def _make(inputs: PartInputs) -> Mapping[str, Any]:
     raise ValueError("the data was only in memory: create it again with Data.from_samples or Data.from_datasets")
 
 

@@ -23,7 +23,7 @@ from beamtree.data.vocabulary import Vocabulary
 from beamtree.trees.tree import Span, Tree
 from beamtree.utils.checks import unknown
 
-GoldTree = Callable[[Sequence[str]], Tree]
+GoldTreeFunction = Callable[[Sequence[str]], Tree]
 ConstituentLabels = Callable[[Sequence[str]], Mapping[Span, str]]
 
 
@@ -64,7 +64,7 @@ class Split:
     label_names: tuple[str, ...]
     second: Ragged | None = None
     reduces: Integer[np.ndarray, "T"] | None = None
-    gold: GoldTree | None = None
+    gold: GoldTreeFunction | None = None
     second_reduces: Integer[np.ndarray, "T2"] | None = None
     constituents: Ragged | None = None
     values: ConstituentLabels | None = None
@@ -74,7 +74,7 @@ class Split:
         cls,
         samples: Iterable[Sample],
         label_names: Sequence[str],
-        gold: GoldTree | None = None,
+        gold: GoldTreeFunction | None = None,
         values: ConstituentLabels | None = None,
     ) -> "Split":
         """Create a split from samples.
@@ -254,7 +254,7 @@ class Split:
         cls,
         arrays: dict[str, np.ndarray],
         label_names: Sequence[str],
-        gold: GoldTree | None = None,
+        gold: GoldTreeFunction | None = None,
         values: ConstituentLabels | None = None,
     ) -> "Split":
         text = arrays["words"].tobytes().decode("utf-8", "surrogatepass")

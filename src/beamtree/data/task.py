@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from beamtree.data.division import Division
-from beamtree.data.raw import Originals
+from beamtree.data.raw import RawFiles
 from beamtree.data.samples import Sample
-from beamtree.data.split import ConstituentLabels, GoldTree, Split
+from beamtree.data.split import ConstituentLabels, GoldTreeFunction, Split
 from beamtree.data.tokenizers import Tokenizer
 from beamtree.utils.checks import unknown
 
 Option = bool | int | float | str
-Progress = Callable[[str, int, int | None], None]  # what is prepared, the amount that is done, and the total amount
+DataProgress = Callable[[str, int, int | None], None]  # what is prepared, the amount that is done, and the total amount
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Materials:
+class PartInputs:
     """The input of a split: original files, options of the task, and the task's other splits."""
 
-    originals: Mapping[str, Originals]
+    raw: Mapping[str, RawFiles]
     options: Mapping[str, Any]
     load: Callable[[str], Split]
-    progress: Progress
+    progress: DataProgress
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ class Part:
     """Splits that are created together, from the same original files or the same pool."""
 
     columns: tuple[Column, ...]
-    make: Callable[[Materials], Mapping[str, Iterable[Sample]]]  # samples by title of the column
+    make: Callable[[PartInputs], Mapping[str, Iterable[Sample]]]  # samples by title of the column
     sources: tuple[str, ...] = ()
     files: tuple[str, ...] = ()  # optional files of the sources that are required here
     options: tuple[str, ...] = ()  # the options of the task that the splits depend on
-    found: Mapping[str, Originals] = field(default_factory=dict)  # sources that need not be searched for
+    found: Mapping[str, RawFiles] = field(default_factory=dict)  # sources that need not be searched for
     fingerprint: str | None = ""  # of other dependencies, as part of the cache key; None: do not cache
 
 
@@ -65,7 +65,7 @@ class Task:
     labels: tuple[str, ...]
     parts: tuple[Part, ...]
     options: Mapping[str, Option] = field(default_factory=dict)  # default values by name
-    gold: GoldTree | None = None
+    gold: GoldTreeFunction | None = None
     values: ConstituentLabels | None = None  # derives labels of constituents from tokens
     words: tuple[str, ...] | None = None  # the vocabulary of a formal language
     min_count: int = 1  # minimum count of a word in the training text to be in the vocabulary

@@ -193,11 +193,11 @@ def load(
     if dim not in widths:
         raise ValueError(f"{name} has no vectors of width {dim}: there are {', '.join(map(str, widths))}")
     file = widths[dim]
-    originals = find(known[name], roots, [file])
-    if originals.actual(file).endswith(".npz"):
-        return read(originals.where / originals.actual(file), wanted)
-    with originals.open(file) as lines:
-        return _read_lines(lines, Path(originals.label(file)), wanted)
+    raw = find(known[name], roots, [file])
+    if raw.actual(file).endswith(".npz"):
+        return read(raw.where / raw.actual(file), wanted)
+    with raw.open(file) as lines:
+        return _read_lines(lines, Path(raw.label(file)), wanted)
 
 
 def _read_lines(lines: Iterable[bytes], path: Path, wanted: Container[str] | None) -> Vectors:

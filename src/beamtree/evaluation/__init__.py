@@ -5,14 +5,14 @@ found.accuracy, found.interval
 """
 
 from beamtree.evaluation.results import Bin, Evaluation, Proportion, Views, evaluate, records, views
-from beamtree.evaluation.scoring import MAX_SAMPLES, Outcomes, Progress, evaluate_model
+from beamtree.evaluation.scoring import MAX_SAMPLES, EvaluationProgress, Outcomes, evaluate_model
 
 __all__ = [
     "MAX_SAMPLES",
     "Bin",
     "Evaluation",
+    "EvaluationProgress",
     "Outcomes",
-    "Progress",
     "Proportion",
     "Views",
     "evaluate",

@@ -14,7 +14,7 @@ from beamtree.trees.tree import Span
 
 
 @dataclass
-class Tally:
+class ConstituentCounts:
     """Counts of labelled constituents."""
 
     expected: int = 0  # constituents with an expected label
@@ -38,26 +38,27 @@ class Tally:
 
 @dataclass
 class ConstituentAccuracy:
-    """Running tallies of one model."""
+    """Running counts of one model."""
 
-    total: Tally = field(default_factory=Tally)
-    by_height: dict[int, Tally] = field(default_factory=dict)
-    by_length: dict[tuple[int, int], Tally] = field(default_factory=dict)  # first and last length of a bin
+    total: ConstituentCounts = field(default_factory=ConstituentCounts)
+    by_height: dict[int, ConstituentCounts] = field(default_factory=dict)
+    by_length: dict[tuple[int, int], ConstituentCounts] = field(default_factory=dict)  # first and last length of a bin
 
     def add(self, found: Mapping[Span, str], expected: Mapping[Span, str]) -> None:
         """Add a text: the labels that the model predicts for the constituents of its tree, and the expected labels."""
         for span, height in heights(expected).items():
             bins = length_bin(span[1] - span[0])
-            tallies = (self.total, _tally(self.by_height, height), _tally(self.by_length, bins))
-            for tally in tallies:
-                tally.expected += 1
-                tally.found += span in found
-                tally.correct += found.get(span) == expected[span]
+            all_counts = (self.total, _counts_of(self.by_height, height), _counts_of(self.by_length, bins))
+            for counts in all_counts:
+                counts.expected += 1
+                counts.found += span in found
+                counts.correct += found.get(span) == expected[span]
 
     def to_dict(self) -> dict[str, Any]:
-        heights = ({"height": height, **tally.to_dict()} for height, tally in sorted(self.by_height.items()))
+        heights = ({"height": height, **counts.to_dict()} for height, counts in sorted(self.by_height.items()))
         lengths = (
-            {"first": first, "last": last, **tally.to_dict()} for (first, last), tally in sorted(self.by_length.items())
+            {"first": first, "last": last, **counts.to_dict()}
+            for (first, last), counts in sorted(self.by_length.items())
         )
         return {**self.total.to_dict(), "by_height": list(heights), "by_length": list(lengths)}
 
@@ -84,5 +85,5 @@ def length_bin(length: int) -> tuple[int, int]:
     return first, 2 * first - 1
 
 
-def _tally(tallies: dict[Any, Tally], key: Any) -> Tally:
-    return tallies.setdefault(key, Tally())
+def _counts_of(table: dict[Any, ConstituentCounts], key: Any) -> ConstituentCounts:
+    return table.setdefault(key, ConstituentCounts())

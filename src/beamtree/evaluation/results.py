@@ -15,7 +15,7 @@ from torch import Tensor
 
 from beamtree.data.split import Split
 from beamtree.data.tasks.listops.expressions import CLOSE, OPERATORS, TOKENS
-from beamtree.evaluation.scoring import MAX_SAMPLES, Outcomes, Progress, evaluate_model
+from beamtree.evaluation.scoring import MAX_SAMPLES, EvaluationProgress, Outcomes, evaluate_model
 from beamtree.models.pretrained import Pretrained
 from beamtree.utils.checks import unknown
 from beamtree.utils.extras import require
@@ -258,7 +258,7 @@ def evaluate(
     pretrained: Pretrained,
     split: Split,
     *,
-    progress: Progress | None = None,
+    progress: EvaluationProgress | None = None,
     budget: int | None = None,
     max_samples: int = MAX_SAMPLES,
 ) -> Evaluation:

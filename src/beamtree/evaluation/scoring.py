@@ -25,7 +25,7 @@ MAX_SAMPLES = 256  # larger batches are not faster
 FIXED_BUDGET = 2**22  # batch size × longest², where memory is not measured: four inputs of 1000 tokens
 SHARE = 16  # a batch may use 1/16 of a GPU's free memory: the engine caches workspaces for inputs of several sizes
 
-Progress = Callable[[int, int], None]  # called with the number of completed samples and the total
+EvaluationProgress = Callable[[int, int], None]  # called with the number of completed samples and the total
 
 
 class Outcomes(NamedTuple):
@@ -56,7 +56,7 @@ def evaluate_model(
     device: torch.device | str,
     budget: int | None = None,
     max_samples: int = MAX_SAMPLES,
-    progress: Progress | None = None,
+    progress: EvaluationProgress | None = None,
 ) -> Outcomes:
     """Apply a model to labelled data. The model is left in the mode it was in.
 
@@ -109,7 +109,7 @@ class _Scoring:
         self.probabilities = torch.zeros(len(batches), model.head.classes, device=device)
         self.losses = torch.zeros(len(batches), device=device)
 
-    def run(self, budget: int | None, progress: Progress) -> None:
+    def run(self, budget: int | None, progress: EvaluationProgress) -> None:
         count = len(self.batches)
         progress(0, count)
         if budget is None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from beamtree.data.split import Split
-from beamtree.evaluation import Progress
+from beamtree.evaluation import EvaluationProgress
 from beamtree.evaluation.constituents import ConstituentAccuracy
 from beamtree.models.pretrained import MAX_SAMPLES, Pretrained
 from beamtree.models.readings import LabelledTree
@@ -160,7 +160,7 @@ def analyse(
     limit: int | None = None,
     seed: int = 0,
     max_samples: int = MAX_SAMPLES,
-    progress: Progress | None = None,
+    progress: EvaluationProgress | None = None,
     into: Analysis | None = None,
 ) -> Analysis:
     """Analyse the trees of models for the texts of a split; for pairs, of both sides.

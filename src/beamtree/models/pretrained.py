@@ -56,7 +56,7 @@ __all__ = ["Constituent", "Node", "Parse", "Parses", "Prediction", "Pretrained",
 
 S = TypeVar("S")
 T = TypeVar("T")
-Text = str | tuple[str, str]  # a text, or a pair of texts
+TextOrPair = str | tuple[str, str]  # a text, or a pair of texts
 
 _SHIPPED = Path(__file__).parent / "zoo"
 MAX_SAMPLES = 128  # in a batch
@@ -108,7 +108,7 @@ class Pretrained(nn.Module, ModelHubMixin):
         """The device of the model."""
         return next(self.model.parameters()).device
 
-    def forward(self, texts: Sequence[Text], labels: bool = False) -> list[Reading]:
+    def forward(self, texts: Sequence[TextOrPair], labels: bool = False) -> list[Reading]:
         """Compute label, trees and vectors of each text from one pass of the encoder.
 
         Args:
@@ -141,7 +141,7 @@ class Pretrained(nn.Module, ModelHubMixin):
 
         return self._map_batches(samples, readings, self._gold_trees(samples))
 
-    def predict(self, texts: Sequence[Text]) -> list[Prediction]:
+    def predict(self, texts: Sequence[TextOrPair]) -> list[Prediction]:
         """Predict the label of each text.
 
         Args:
@@ -164,7 +164,7 @@ class Pretrained(nn.Module, ModelHubMixin):
 
         return self._map_batches(samples, predictions, self._gold_trees(samples))
 
-    def predict_proba(self, texts: Sequence[Text]) -> Float[np.ndarray, "S C"]:
+    def predict_proba(self, texts: Sequence[TextOrPair]) -> Float[np.ndarray, "S C"]:
         """Predict the probabilities of the labels, under scikit-learn's name.
 
         Args:
@@ -426,7 +426,7 @@ class Pretrained(nn.Module, ModelHubMixin):
             predictions.append(Prediction(max(self.labels, key=probabilities.__getitem__), probabilities, (*missing,)))
         return predictions
 
-    def _tokenized(self, texts: Sequence[Text]) -> list[tuple[Tokenized, ...]]:
+    def _tokenized(self, texts: Sequence[TextOrPair]) -> list[tuple[Tokenized, ...]]:
         """The tokens of each text, or of both sides of each pair."""
         samples = []
         for text in _as_list(texts):

@@ -56,13 +56,13 @@ def write_config(folder: StrPath, config: Config) -> None:
 def read_config(folder: StrPath) -> Config:
     path = file_of(folder, CONFIG)
     try:
-        document = yaml.load(path.read_bytes(), _Loader)
+        document = yaml.load(path.read_bytes(), _NoAliasLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: it is not YAML ({one_line(error)}): restore it, or train again") from None
     return Config.from_document(document, path)
 
 
-class _Loader(yaml.SafeLoader):
+class _NoAliasLoader(yaml.SafeLoader):
     """YAML without aliases, with which a file of one kilobyte could expand to gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:

@@ -41,7 +41,9 @@ class Fields(NamedTuple):
 
 
 FLOATS = 4  # number of fields with a gradient; they come first
-Output = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]  # an operator cannot return a named tuple
+OperatorOutput = tuple[
+    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
+]  # an operator cannot return a named tuple
 
 
 @torch.library.custom_op("beamtree::encode", mutates_args=())
@@ -80,7 +82,7 @@ def _(
     description: str,
     training: bool,
     autocast: torch.dtype | None,
-) -> Output:
+) -> OperatorOutput:
     (B, N, D), (K, S), dtype = x.shape, beam_shape(description), weights[0].dtype
     floats = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
     log_probs, scores = (x.new_empty(B, K, dtype=floats) for _ in range(2))
@@ -121,7 +123,7 @@ def _(
     return [torch.empty_like(tensor) for tensor in (x, *weights)]
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Output) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: OperatorOutput) -> None:
     x, lengths, seed, weights, *ctx.options = inputs
     ctx.save_for_backward(x, lengths, seed, *weights)
 

@@ -57,15 +57,15 @@ def _tuple_of_names(value: Any) -> Any:
     return tuple(map(_text_from_integer, names))
 
 
-Text = Annotated[StrictStr, Field(min_length=1)]
+NonEmptyStr = Annotated[StrictStr, Field(min_length=1)]
 Count = Annotated[StrictInt, Field(ge=1)]
 Rate = Annotated[StrictFloat, Field(ge=0, lt=1), BeforeValidator(_number_from_text)]
 Positive = Annotated[StrictFloat, Field(gt=0), BeforeValidator(_number_from_text)]
 NotNegative = Annotated[StrictFloat, Field(ge=0), BeforeValidator(_number_from_text)]
 Fraction = Annotated[StrictFloat, Field(gt=0, lt=1), BeforeValidator(_number_from_text)]
-Names = Annotated[tuple[Text, ...], BeforeValidator(_tuple_of_names)]
-DataOption = StrictBool | StrictInt | StrictFloat | StrictStr
-EncoderOption = DataOption | None
+Names = Annotated[tuple[NonEmptyStr, ...], BeforeValidator(_tuple_of_names)]
+DataOptionValue = StrictBool | StrictInt | StrictFloat | StrictStr
+EncoderOptionValue = DataOptionValue | None
 
 
 class Section(BaseModel):
@@ -87,11 +87,13 @@ class DataSettings(Section):
 
     prefix = "data."
 
-    task: Text = Field(description="Name of a task of beamtree, or path of your own data: a file or a folder of files.")
-    options: dict[StrictStr, DataOption] = Field(
+    task: NonEmptyStr = Field(
+        description="Name of a task of beamtree, or path of your own data: a file or a folder of files."
+    )
+    options: dict[StrictStr, DataOptionValue] = Field(
         description="Options of the task: seed of a generator, ...; of your own data: tokenizer, dev, test, seed."
     )
-    vectors: Text | None = Field(
+    vectors: NonEmptyStr | None = Field(
         description="Pretrained word vectors, which are frozen: a name such as glove-840b. null: vectors are learned."
     )
     tests: Names = Field(
@@ -115,8 +117,8 @@ class EncoderSettings(Section):
 
     prefix = "encoder."
 
-    name: Text = Field(description="Name of the encoder, as in beamtree.encoders().")
-    options: dict[StrictStr, EncoderOption] = Field(
+    name: NonEmptyStr = Field(description="Name of the encoder, as in beamtree.encoders().")
+    options: dict[StrictStr, EncoderOptionValue] = Field(
         description="Options of the encoder, as for beamtree.encoder(); its dim is model.dim."
     )
 
@@ -169,7 +171,7 @@ class Settings(Section):
 
     prefix = ""
 
-    recipe: Text = Field(description="Name of the recipe that the settings come from.")
+    recipe: NonEmptyStr = Field(description="Name of the recipe that the settings come from.")
     seed: Annotated[StrictInt, Field(ge=0, le=2**32 - 1)] = Field(  # the limit of NumPy's seeds
         description="Seed of the initial weights, of the order of the samples, and of all noise."
     )

@@ -19,7 +19,7 @@ from torch import Tensor
 from beamtree.data import vectors as word_vectors
 from beamtree.data.batching import Batch, Batches, Buckets, Ragged
 from beamtree.data.loading import Data, Roots, load
-from beamtree.data.task import Progress
+from beamtree.data.task import DataProgress
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.models.config import Config, make_config
 from beamtree.nn.encoders import needs_trees
@@ -45,7 +45,7 @@ class TrainingData:
 def prepare(
     settings: Settings,
     roots: Roots | None = None,
-    progress: Progress | None = None,
+    progress: DataProgress | None = None,
     notify: Callable[[str], None] = lambda text: None,
     data: Data | None = None,
 ) -> TrainingData:

@@ -25,12 +25,12 @@ from beamtree.runs import checkpoints
 from beamtree.runs.folder import CHECKPOINTS, fingerprint, read_settings
 from beamtree.runs.settings import Settings, replace
 from beamtree.training.callbacks import Callback
+from beamtree.training.console import TrainingConsole
 from beamtree.training.folder import Status, exclusive, finished_at, record_data, status, write_or_verify
 from beamtree.training.launch import find_processes, launch, on_first
 from beamtree.training.loading import DEV, TRAIN, TrainingData, prepare
 from beamtree.training.loggers import DEFAULT, check_loggers
 from beamtree.training.run import Run, score
-from beamtree.training.screen import Screen
 from beamtree.training.signals import Schedule, StopSignals
 from beamtree.training.watch import Stopped, watch
 from beamtree.utils import files
@@ -97,15 +97,15 @@ def train(
     processes = find_processes(device, devices, nodes)
     fabric = launch(processes, settings.training.precision, callbacks)
     first = fabric.is_global_zero
-    screen = Screen(quiet=not progress, mute=not first)
+    console = TrainingConsole(quiet=not progress, mute=not first)
     try:
-        with watch(fabric), screen.open(), contextlib.ExitStack() as stack:
+        with watch(fabric), console.open(), contextlib.ExitStack() as stack:
             if on_first(fabric, lambda: _lock_unfinished(stack, folder, settings)) is Status.FINISHED:
-                return _read_finished(folder, screen) if first else {}
-            prepared = _prepare(fabric, settings, roots, screen, data)
+                return _read_finished(folder, console) if first else {}
+            prepared = _prepare(fabric, settings, roots, console, data)
             on_first(fabric, lambda: write_or_verify(folder, prepared, processes.device))
-            state = on_first(fabric, lambda: _load_checkpoint(folder, screen))
-            run = Run(fabric, prepared, folder, screen, state)
+            state = on_first(fabric, lambda: _load_checkpoint(folder, console))
+            run = Run(fabric, prepared, folder, console, state)
             if first:
                 run.open_logs(loggers)
                 stack.callback(run.close_logs)
@@ -186,12 +186,12 @@ def _lock_unfinished(stack: contextlib.ExitStack, folder: Path, settings: Settin
 
 
 def _prepare(
-    fabric: Fabric, settings: Settings, roots: Roots | None, screen: Screen, data: Data | None
+    fabric: Fabric, settings: Settings, roots: Roots | None, console: TrainingConsole, data: Data | None
 ) -> TrainingData:
     """Load the data. The first process of each node goes first, so the others find the data in the cache."""
     with fabric.rank_zero_first(local=True):
-        prepared = prepare(settings, roots, screen.show, screen.print, data)
-    screen.clear()
+        prepared = prepare(settings, roots, console.show, console.print, data)
+    console.clear()
     if fabric.world_size > 1:
         fingerprints = fingerprint(prepared.data, (TRAIN, DEV))
         if fabric.broadcast(fingerprints) != fingerprints:
@@ -199,16 +199,16 @@ def _prepare(
     return prepared
 
 
-def _load_checkpoint(folder: Path, screen: Screen) -> dict[str, Any] | None:
+def _load_checkpoint(folder: Path, console: TrainingConsole) -> dict[str, Any] | None:
     """Load the newest checkpoint that is not damaged, and remove newer files."""
     checkpoint_folder = folder / CHECKPOINTS
-    path = checkpoints.newest(checkpoint_folder, screen.warn)
+    path = checkpoints.newest(checkpoint_folder, console.warn)
     checkpoints.remove_after(checkpoint_folder, path)
     return None if path is None else checkpoints.load(path)
 
 
-def _read_finished(folder: Path, screen: Screen) -> dict[str, Any]:
-    screen.print(f"{folder} was finished on {finished_at(folder)}; these are its results")
+def _read_finished(folder: Path, console: TrainingConsole) -> dict[str, Any]:
+    console.print(f"{folder} was finished on {finished_at(folder)}; these are its results")
     return storage.read_results(folder)
 
 
@@ -223,20 +223,20 @@ def _interrupted(stopped: Stopped, first: bool) -> dict[str, Any]:
 
 def _finish(run: Run) -> dict[str, Any]:
     """Evaluate the best weights on all test splits and dev, and write the weights and the results."""
-    data, model, screen, device = run.data, run.model, run.screen, run.fabric.device
+    data, model, console, device = run.data, run.model, run.console, run.fabric.device
     if not run.best.weights:
         raise ValueError(
             f"training diverged: the loss of epoch {run.epoch} is not finite; "
             f"use a smaller optimizer.lr than {run.settings.optimizer.lr:g}"
         )
     if run.diverged:
-        screen.warn(f"training diverged in epoch {run.epoch}: using the best epoch before it")
+        console.warn(f"training diverged in epoch {run.epoch}: using the best epoch before it")
     model.load_state_dict(run.best.weights, strict=False)
     storage.write_weights(run.folder, model)
 
     def scored(split: str) -> dict[str, Any]:
         batches = data.data[split].batches(data.vocabulary, model.needs_trees)
-        scores = score(model, batches, device, screen, split)
+        scores = score(model, batches, device, console, split)
         return {
             "correct": int(scores.hit.sum()),
             "count": len(scores.hit),

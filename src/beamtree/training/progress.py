@@ -20,7 +20,7 @@ class Means(NamedTuple):
     samples: int
 
 
-class Tally:
+class EpochSums:
     """Sums over the samples of an epoch, kept on the device to avoid host syncs."""
 
     def __init__(self, device: torch.device | str = "cpu") -> None:

@@ -19,12 +19,12 @@ from beamtree.models.build import build
 from beamtree.models.heads import Model
 from beamtree.runs import checkpoints
 from beamtree.runs.folder import CHECKPOINTS, METRICS
+from beamtree.training.console import TrainingConsole
 from beamtree.training.launch import quiet_lightning
 from beamtree.training.loading import DEV, Loader, MicroBatch, TrainingData, part_of
 from beamtree.training.loggers import Loggers
 from beamtree.training.optim import make_optimizer
-from beamtree.training.progress import Best, Clock, Forecast, Means, Tally, means, summary
-from beamtree.training.screen import Screen
+from beamtree.training.progress import Best, Clock, EpochSums, Forecast, Means, means, summary
 from beamtree.training.signals import Schedule
 from beamtree.utils import files
 
@@ -54,7 +54,12 @@ class Run:
     """
 
     def __init__(
-        self, fabric: Fabric, data: TrainingData, folder: Path, screen: Screen, state: dict[str, Any] | None = None
+        self,
+        fabric: Fabric,
+        data: TrainingData,
+        folder: Path,
+        console: TrainingConsole,
+        state: dict[str, Any] | None = None,
     ) -> None:
         """Create the model and its optimizer. Called by `train`.
 
@@ -62,10 +67,10 @@ class Run:
             fabric: Lightning Fabric, which launched the processes.
             data: the data, prepared for training.
             folder: the folder of the run.
-            screen: shows the progress.
+            console: shows the progress.
             state: a checkpoint to resume from.
         """
-        self.fabric, self.data, self.folder, self.screen = fabric, data, folder, screen
+        self.fabric, self.data, self.folder, self.console = fabric, data, folder, console
         self.settings = data.settings
         training = self.settings.training
         self.epoch = self.step = self.micro_batches = 0  # micro-batches of the current epoch
@@ -100,7 +105,7 @@ class Run:
         pin = fabric.device.type == "cuda"
         self.loader = Loader(data.train, buckets, accumulate, rank, world_size, pin)
         self.dev = part_of(data.dev, rank, world_size)
-        self.tally = Tally(fabric.device)
+        self.epoch_sums = EpochSums(fabric.device)
         recipe, small = self.settings.recipe, "listops-tiny"
         smaller = small if recipe.startswith("listops") and recipe != small else None
         self._forecast = Forecast(len(self.loader), training.max_epochs, fabric.device.type, smaller)
@@ -131,20 +136,20 @@ class Run:
         """Add a micro-batch to the sums of the epoch, and update the progress bar."""
         self.micro_batches += 1
         if micro_batch.count:
-            self.tally.add(loss, hits)
+            self.epoch_sums.add(loss, hits)
         if (forecast := self._forecast.after_micro_batch()) is not None:
-            self.screen.print(forecast)
-        if self.screen.is_due():
-            train = means(self.tally.sums())
+            self.console.print(forecast)
+        if self.console.is_due():
+            train = means(self.epoch_sums.sums())
             speed = train.samples / max(self.clock.now() - self.epoch_started, 1e-9)
             note = f"loss {train.loss:.4f}  accuracy {train.accuracy:.2%}  {speed:,.0f} samples/s"
             what = f"epoch {self.epoch + 1}/{self.settings.training.max_epochs}"
-            self.screen.show(what, self.micro_batches, len(self.loader), note)
+            self.console.show(what, self.micro_batches, len(self.loader), note)
 
     def end_epoch(self) -> dict[str, Any]:
         """Evaluate on dev, adapt the learning rate, keep the best weights; return the metrics of the epoch."""
         training = self.settings.training
-        train = means(self._sum(self.tally.sums()))  # syncs with the device
+        train = means(self._sum(self.epoch_sums.sums()))  # syncs with the device
         speed = train.samples / (self.clock.now() - self.epoch_started)
         lr = self.optimizer.param_groups[0]["lr"]  # of this epoch
         dev = self._evaluate_dev()
@@ -162,7 +167,7 @@ class Run:
             **{"lr": lr, "samples_per_second": round(speed, 1), "seconds": round(self.clock.now(), 2)},
         }
         self.metrics.append(metrics)
-        self.micro_batches, self.tally = 0, Tally(self.fabric.device)
+        self.micro_batches, self.epoch_sums = 0, EpochSums(self.fabric.device)
         return metrics
 
     def report(self, metrics: dict[str, Any]) -> None:
@@ -175,7 +180,7 @@ class Run:
             storage.write_weights(self.folder, self.model)  # from here on, the folder can be loaded as a model
         if self._loggers is not None:
             self._loggers.log(metrics)
-        self.screen.print(summary(metrics, self.settings.training.max_epochs, is_best))
+        self.console.print(summary(metrics, self.settings.training.max_epochs, is_best))
 
     def agree_to_stop(self) -> None:
         """If a callback has set `should_stop` in one process, set it in all."""
@@ -201,7 +206,7 @@ class Run:
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
             **{"best": self.best.state_dict(), "metrics": self.metrics, "diverged": self.diverged},
             **{"seconds": self.clock.now(), "epoch_started": self.epoch_started},
-            "tally": self._sum(self.tally.sums()).cpu(),
+            "tally": self._sum(self.epoch_sums.sums()).cpu(),
             "random": self._random_states(),
         }
         if self.is_first:
@@ -218,13 +223,13 @@ class Run:
         self.best, self.metrics, self.diverged = Best(**state["best"]), state["metrics"], state["diverged"]
         self.clock, self.epoch_started = Clock(state["seconds"]), state["epoch_started"]
         if self.is_first:  # the sum over all processes, which one process continues
-            self.tally.load(state["tally"])
+            self.epoch_sums.load(state["tally"])
         random, world_size = state["random"], self.fabric.world_size
         if len(random) == world_size:
             checkpoints.restore_random_state(random[self.fabric.global_rank], self.fabric.device)
             return
         checkpoints.seed_all(self.settings.seed, 1 + self.fabric.global_rank, self.step)
-        self.screen.print(
+        self.console.print(
             f"the run was started on {len(random)} devices and continues on {world_size}: "
             "its random numbers will differ from here on"
         )
@@ -239,7 +244,7 @@ class Run:
 
     def _evaluate_dev(self) -> Means:
         """Evaluate on dev, in float32 whatever the precision of training."""
-        scores = score(self.model, self.dev, self.fabric.device, self.screen, DEV, self.settings.training.dev_batch)
+        scores = score(self.model, self.dev, self.fabric.device, self.console, DEV, self.settings.training.dev_batch)
         sums = torch.tensor([scores.losses.sum(), scores.hit.sum(), len(scores.hit)], dtype=torch.float64)
         return means(self._sum(sums.to(self.fabric.device)))
 
@@ -269,7 +274,12 @@ class _Classifier(nn.Module):
 
 
 def score(
-    model: Model, batches: Batches, device: torch.device, screen: Screen, what: str, max_samples: int = MAX_SAMPLES
+    model: Model,
+    batches: Batches,
+    device: torch.device,
+    console: TrainingConsole,
+    what: str,
+    max_samples: int = MAX_SAMPLES,
 ) -> Outcomes:
     """Evaluate with a progress bar, and print warnings, for example of scarce memory, as lines."""
     with warnings.catch_warnings(record=True) as caught:
@@ -278,11 +288,11 @@ def score(
             batches,
             device=device,
             max_samples=max_samples,
-            progress=lambda done, total: screen.show(what, done, total),
+            progress=lambda done, total: console.show(what, done, total),
         )
-    screen.clear()
+    console.clear()
     for warning in caught:
-        screen.warn(str(warning.message))
+        console.warn(str(warning.message))
     return scores
 
 

@@ -1,7 +1,7 @@
 r"""Sweeps: several runs, each in its own process on its own GPU.
 
     jobs = [Job(settings, folder, command), ...]
-    failed = run_all(jobs, at_once=1, screen=Screen())      # one run at a time on each GPU
+    failed = run_all(jobs, at_once=1, console=TrainingConsole())      # one run at a time on each GPU
     print(*command_lines(jobs), sep="\n")                   # for your own scheduler
 
 Finished runs are skipped and stopped ones are resumed, so a sweep that was interrupted can be started again. A run that
@@ -26,8 +26,8 @@ import torch
 from beamtree.models import storage
 from beamtree.runs.folder import METRICS
 from beamtree.runs.settings import Settings
+from beamtree.training.console import TrainingConsole
 from beamtree.training.folder import Status, status
-from beamtree.training.screen import Screen
 from beamtree.utils import files
 from beamtree.utils.checks import check_integer
 
@@ -65,7 +65,7 @@ class Job:
         return self.folder.with_name(f"{self.folder.name}.log")
 
 
-def run_all(jobs: Sequence[Job], at_once: int, screen: Screen) -> list[Job]:
+def run_all(jobs: Sequence[Job], at_once: int, console: TrainingConsole) -> list[Job]:
     """Run all jobs that are not finished, and return those that failed.
 
     Ctrl-C and SIGTERM are passed on to the runs, which write a checkpoint and stop; a second signal kills them.
@@ -73,17 +73,17 @@ def run_all(jobs: Sequence[Job], at_once: int, screen: Screen) -> list[Job]:
     Args:
         jobs: the runs and their commands.
         at_once: number of runs at a time on each visible GPU, or in total on a CPU.
-        screen: shows the progress.
+        console: shows the progress.
     """
     check_integer("at_once", at_once, at_least=1)
-    waiting = _unfinished(jobs, screen)
+    waiting = _unfinished(jobs, console)
     devices = _Devices(visible_gpus(), at_once)
     for job in waiting:
         devices.check(job)
     failed: list[Job] = []
     running: dict[Job, subprocess.Popen[bytes]] = {}
     used: dict[Job, list[str]] = {}
-    with screen.open(), _stop_on_error(running):
+    with console.open(), _stop_on_error(running):
         while waiting or running:
             while waiting and (acquired := devices.acquire(waiting[0])):
                 job = waiting.pop(0)
@@ -91,20 +91,20 @@ def run_all(jobs: Sequence[Job], at_once: int, screen: Screen) -> list[Job]:
                 with _deferred_signals():  # otherwise a process that was just started might not be stopped
                     running[job] = _start(job, _environment(acquired, at_once))
                 where = "" if _CPU in acquired else f" on GPU {', '.join(acquired)}"
-                screen.print(f"{job.name}: started{where}")
+                console.print(f"{job.name}: started{where}")
             time.sleep(_INTERVAL)
             for job, process in list(running.items()):
                 metrics = _last_metrics(job.folder)
-                screen.show(job.name, metrics.get("epoch", 0), job.settings.training.max_epochs, _note(metrics))
+                console.show(job.name, metrics.get("epoch", 0), job.settings.training.max_epochs, _note(metrics))
                 if process.poll() is None:
                     continue
                 del running[job]
                 devices.release(used.pop(job))
                 if process.returncode or not storage.is_finished(job.folder):
                     failed.append(job)
-                    screen.print(f"{job.name}: failed")
+                    console.print(f"{job.name}: failed")
                 else:
-                    screen.print(f"{job.name}: finished after {metrics.get('epoch', 0)} epochs")
+                    console.print(f"{job.name}: finished after {metrics.get('epoch', 0)} epochs")
     return failed
 
 
@@ -156,12 +156,12 @@ class _Devices:
         return bool(self._gpus) and job.device != "cpu"
 
 
-def _unfinished(jobs: Sequence[Job], screen: Screen) -> list[Job]:
+def _unfinished(jobs: Sequence[Job], console: TrainingConsole) -> list[Job]:
     """The jobs that are not finished. Raises a `ValueError` if a folder holds something other than the job's run."""
     unfinished = []
     for job in jobs:
         if status(job.folder, job.settings) is Status.FINISHED:
-            screen.print(f"{job.name}: already finished")
+            console.print(f"{job.name}: already finished")
         else:
             unfinished.append(job)
     return unfinished

@@ -3,7 +3,7 @@
 GET  /               the page
 GET  /api/models     the models, and the limits of a request
 POST /api/parse      {"model": …, "text": …, "second": …} → the document that `beamtree parse --json` prints;
-                     with "Accept: application/x-ndjson", one line of JSON per event; see `Progress`
+                     with "Accept: application/x-ndjson", one line of JSON per event; see `ProgressResponse`
 POST /api/draw       the same with "format": "svg", "png", "pdf" or "tex" and "beam": … → a drawing of one tree
 GET  /docs           the documentation of the API, generated from /openapi.json
 
@@ -27,9 +27,9 @@ from beamtree.web import SCRIPTS, STYLES, read
 from beamtree.web.draw import MEDIA_TYPES, DrawRequest, draw
 from beamtree.web.errors import RequestError
 from beamtree.web.guard import Guard
-from beamtree.web.progress import JSON_LINES, Progress, accepts_lines, unless_disconnected
+from beamtree.web.progress import JSON_LINES, ProgressResponse, accepts_lines, unless_disconnected
 from beamtree.web.schemas import Document, LimitsInfo, ModelInfo, Models, ParseRequest, Problem
-from beamtree.web.worker import Job, Limits, Worker, check_model
+from beamtree.web.worker import Limits, ParseJob, Worker, check_model
 
 # Example texts, or pairs of texts, by prefix of the name of the task.
 EXAMPLES: dict[str, list[list[str]]] = {
@@ -125,7 +125,7 @@ def create_app(
     async def parse(asked: ParseRequest, request: Request) -> Response:
         worker, job = _submit(asked, workers)
         if accepts_lines(request):
-            return Progress(worker, job)
+            return ProgressResponse(worker, job)
         return Response(await unless_disconnected(request.receive, worker.result(job)), media_type="application/json")
 
     @app.post(
@@ -148,7 +148,7 @@ def create_app(
     return app
 
 
-def _submit(asked: ParseRequest, workers: Mapping[str, Worker]) -> tuple[Worker, Job]:
+def _submit(asked: ParseRequest, workers: Mapping[str, Worker]) -> tuple[Worker, ParseJob]:
     """Add the request to the queue of its model."""
     worker = workers.get(asked.model)
     if worker is None:

@@ -10,14 +10,14 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from beamtree.web.errors import Disconnected, RequestError
-from beamtree.web.worker import Job, Worker
+from beamtree.web.worker import ParseJob, Worker
 
 T = TypeVar("T")
 
 JSON_LINES = "application/x-ndjson"
 
 
-class Progress(StreamingResponse):
+class ProgressResponse(StreamingResponse):
     """The progress of a job as lines of JSON, followed by its document or its error.
 
     {"event": "queued", "position": 3}
@@ -26,7 +26,7 @@ class Progress(StreamingResponse):
     {"event": "error", "error": …, "status": 504}
     """
 
-    def __init__(self, worker: Worker, job: Job) -> None:
+    def __init__(self, worker: Worker, job: ParseJob) -> None:
         # Otherwise nginx would buffer the lines.
         super().__init__(_events(worker, job), media_type=JSON_LINES, headers={"X-Accel-Buffering": "no"})
         self.worker, self.job = worker, job
@@ -40,7 +40,7 @@ class Progress(StreamingResponse):
             self.worker.cancel(self.job)
 
 
-async def _events(worker: Worker, job: Job) -> AsyncIterator[bytes]:
+async def _events(worker: Worker, job: ParseJob) -> AsyncIterator[bytes]:
     try:
         async for state in worker.progress(job):
             yield _line(state)

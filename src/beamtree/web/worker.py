@@ -54,7 +54,7 @@ class Cancelled(Exception):
     """Raised to stop a request whose answer is no longer needed."""
 
 
-class Job:
+class ParseJob:
     """A request for the document of a text, and its result. Must be created inside an event loop."""
 
     def __init__(self, text: str, seconds: int) -> None:
@@ -89,13 +89,13 @@ class Worker:
         self.name, self.model, self.limits = name, model, limits
         self.busy = False
         self._stopping = False
-        self._waiting: deque[Job] = deque()
-        self._running: Job | None = None
+        self._waiting: deque[ParseJob] = deque()
+        self._running: ParseJob | None = None
         self._changed = Condition()  # guards the attributes above and the state of all jobs
         # A daemon thread, so that the program can exit while a text is being processed.
         Thread(target=self._work, name=f"model {name}", daemon=True).start()
 
-    def submit(self, sides: Sequence[str]) -> Job:
+    def submit(self, sides: Sequence[str]) -> ParseJob:
         """Add a request for a text, or for the two texts of a pair, to the queue."""
         for side in sides:
             # Characters are checked first because it is cheap; tokens are counted later.
@@ -112,12 +112,12 @@ class Worker:
                 raise _stopped()
             if len(self._waiting) >= self.limits.waiting:
                 raise Busy(f"{self.limits.waiting} requests are already waiting for {self.name}: try again in a moment")
-            job = Job(text, self.limits.seconds)
+            job = ParseJob(text, self.limits.seconds)
             self._waiting.append(job)
             self._changed.notify()
         return job
 
-    async def result(self, job: Job) -> bytes:
+    async def result(self, job: ParseJob) -> bytes:
         """Await the document as JSON. Raises `TooSlow` at the deadline of the job. Cancelling this cancels the job."""
         try:
             await asyncio.wait({job.document}, timeout=job.deadline - time.monotonic())
@@ -130,7 +130,7 @@ class Worker:
             )
         return job.document.result()
 
-    async def progress(self, job: Job) -> AsyncIterator[dict[str, Any]]:
+    async def progress(self, job: ParseJob) -> AsyncIterator[dict[str, Any]]:
         """Yield the state of the job, now and every `INTERVAL` seconds until it is done or its deadline has passed.
 
         {"event": "queued", "position": 3}      1 is the next in the queue
@@ -140,7 +140,7 @@ class Worker:
             yield self._state(job)
             await asyncio.wait({job.document}, timeout=min(INTERVAL, left))
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: ParseJob) -> None:
         """Remove the job from the queue, or stop it at the next check. No effect on a finished job."""
         with self._changed:
             job.cancelled = True
@@ -158,7 +158,7 @@ class Worker:
                     job.cancelled = True
                     job.future.set_exception(_stopped())
 
-    def _state(self, job: Job) -> dict[str, Any]:
+    def _state(self, job: ParseJob) -> dict[str, Any]:
         with self._changed:
             if job in self._waiting:
                 return {"event": "queued", "position": self._waiting.index(job) + 1}
@@ -180,7 +180,7 @@ class Worker:
                 outcome = InternalError()
             self._finish(job, outcome)
 
-    def _next(self) -> Job:
+    def _next(self) -> ParseJob:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting)
             self._running = job = self._waiting.popleft()
@@ -188,7 +188,7 @@ class Worker:
             self.busy = True
             return job
 
-    def _finish(self, job: Job, outcome: bytes | RequestError | None) -> None:
+    def _finish(self, job: ParseJob, outcome: bytes | RequestError | None) -> None:
         with self._changed:
             self._running, self.busy = None, False
             if job.cancelled or outcome is None:

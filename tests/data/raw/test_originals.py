@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import real_files
-from beamtree.data.raw import SOURCES, Download, File, NotFound, Originals, Source, download_folder, find, reading
+from beamtree.data.raw import SOURCES, Download, File, NotFound, RawFiles, Source, download_folder, find, reading
 
 TOY = Source(
     name="toy",
@@ -102,7 +102,7 @@ def make_archive(path: Path, content: dict[str, bytes]) -> None:
     (make_zip if path.suffix == ".zip" else make_tar)(path, content)
 
 
-def all_of(originals: Originals) -> tuple[list[str], str, dict[str, bytes]]:
+def all_of(originals: RawFiles) -> tuple[list[str], str, dict[str, bytes]]:
     return list(originals.lines("train.txt")), originals.text("dev.txt").read(), dict(originals.members())
 
 
@@ -452,7 +452,7 @@ COUNTS = {
 }
 
 
-def needed(name: str, real: Path) -> Originals:
+def needed(name: str, real: Path) -> RawFiles:
     try:
         return find(SOURCES[name], [real])
     except ValueError as error:

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from beamtree.data import Split, load
-from beamtree.data.task import Materials, Task
+from beamtree.data.task import PartInputs, Task
 from beamtree.data.tasks.listops import PRESETS, Spec, depth, evaluate, generate, generate_parts, to_brackets
 from beamtree.data.tasks.listops import task as listops_task
 from beamtree.data.tasks.listops.task import TASKS, may_meet
@@ -111,7 +111,7 @@ def test_a_test_set_looks_at_whatever_it_may_meet(task: Task, official: bool, mo
         asked.append(split)
         return Split.from_samples([], task.labels)
 
-    materials = Materials({}, {"seed": 0, "official": official}, no_samples, lambda what, done, total: None)
+    materials = PartInputs({}, {"seed": 0, "official": official}, no_samples, lambda what, done, total: None)
     for part in task.parts:
         if len(part.columns) > 1:
             continue  # one pool

@@ -233,10 +233,10 @@ def without_kernels(patch, dtype=torch.float64):
     """Averages and cells by PyTorch's operations also where steps are captured: without a GPU kernels take long."""
     from beamtree.nn.engine.gpu import cells
 
-    def averages_and_goes(existence, may_go, threshold):
-        return by_matrices(existence, dtype), may_go & continuous.is_unfinished(existence, threshold)
+    def averages_and_active(existence, absorbable, threshold):
+        return by_matrices(existence, dtype), absorbable & continuous.is_unfinished(existence, threshold)
 
-    patch.setattr(continuous, "by_windows", averages_and_goes)
+    patch.setattr(continuous, "by_windows", averages_and_active)
     patch.setattr(cells, "dense", lambda cell, rows: cell)
 
 

@@ -3,14 +3,14 @@
 import pytest
 
 from beamtree.trees.drawing import draw_chart
-from beamtree.trees.drawing.scene import Cell, Text
+from beamtree.trees.drawing.scene import Rectangle, Text
 from beamtree.trees.parses import Parse, span_probabilities
 from trees.drawing.parses import chain, make_parses, size, spans, texts
 
 
 def cells(drawing):
     """All cells except those of the legend."""
-    return [shape for shape in drawing.scene.painting_order() if isinstance(shape, Cell) and shape.title]
+    return [shape for shape in drawing.scene.painting_order() if isinstance(shape, Rectangle) and shape.title]
 
 
 @pytest.mark.parametrize("orientation", ["vertical", "horizontal"])

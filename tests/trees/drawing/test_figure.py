@@ -9,7 +9,7 @@ import pytest
 
 from beamtree import Tree
 from beamtree.trees.drawing import draw_beams, draw_chart, draw_tree
-from beamtree.trees.drawing.scene import Cell, Dot, DrawingTooLarge, Text
+from beamtree.trees.drawing.scene import Dot, DrawingTooLarge, Rectangle, Text
 from beamtree.utils.palette import color
 from trees.drawing.parses import SENTIMENT, chain, listops, make_parses, nodes
 
@@ -42,7 +42,7 @@ def test_a_png_has_three_pixels_for_one_of_the_scene():
 def test_shapes_have_their_colours_where_the_scene_has_them(theme):
     chart = draw_chart("ab", make_parses("ab", count=1), theme=theme)
     painted = image(chart)
-    cell = [shape for shape in chart.scene.painting_order() if isinstance(shape, Cell)][-1]
+    cell = [shape for shape in chart.scene.painting_order() if isinstance(shape, Rectangle)][-1]
     for x, y in ((cell.x + 2, cell.y + 2), (cell.x + cell.width - 2, cell.y + cell.height - 2)):
         assert pixel(painted, x, y) == color("heat", theme)
     assert pixel(painted, 0, 0) == color("ground", theme)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from beamtree.data.cache import cache_folder
-from beamtree.data.raw.reading import PACKED, Folder, Originals, Tar, Zip, lacks, readable
+from beamtree.data.raw.reading import PACKED, Folder, RawFiles, Tar, Zip, lacks, readable
 from beamtree.data.raw.sources import Source
 from beamtree.utils.files import open_atomically
 
@@ -18,7 +18,7 @@ class NotFound(ValueError):
     """Original files were not found; the message says where to get them."""
 
 
-def find(source: Source, roots: Iterable[str | os.PathLike[str]] | None = None, files: Iterable[str] = ()) -> Originals:
+def find(source: Source, roots: Iterable[str | os.PathLike[str]] | None = None, files: Iterable[str] = ()) -> RawFiles:
     """Find the original files of a source.
 
     Prefers the first folder with all files over the first one with the required files: those that are not optional, and
@@ -39,7 +39,7 @@ def find(source: Source, roots: Iterable[str | os.PathLike[str]] | None = None, 
     places = default_roots(source) if roots is None else [Path(root) for root in roots]
     names = set(files)
     wanted = [file for file in source.files if file.optional and file.name in names]
-    enough: Originals | None = None
+    enough: RawFiles | None = None
     complaint = f"{source.name} is not in {', '.join(map(str, places))}"
     for root in places:
         if roots is not None and not root.is_dir():
@@ -84,7 +84,7 @@ def download_folder(source: Source) -> Path:
     return cache_folder() / "originals" / source.name
 
 
-def _candidates(source: Source, root: Path) -> Iterator[Originals]:
+def _candidates(source: Source, root: Path) -> Iterator[RawFiles]:
     """Archives and folders in the root that may be the source; in the source's usual subfolders first."""
     single = {name for file in source.files for name in file.names}  # when compressed, they may look like archives
     with readable(str(root)):
@@ -97,7 +97,7 @@ def _candidates(source: Source, root: Path) -> Iterator[Originals]:
                 yield Folder(source, folder)
 
 
-def _archive(source: Source, path: Path) -> Originals:
+def _archive(source: Source, path: Path) -> RawFiles:
     with open(path, "rb") as file:
         if file.read(2) != b"PK":
             return Tar(source, path)
@@ -106,10 +106,10 @@ def _archive(source: Source, path: Path) -> Originals:
     return archive
 
 
-def copy_to(originals: Originals, folder: Path) -> Path:
+def copy_to(raw: RawFiles, folder: Path) -> Path:
     """Copy original files to the folder of downloads, where they are found by default. Returns the folder."""
     with _copying(folder):
-        for name, entry in originals.on_disk():
+        for name, entry in raw.on_disk():
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             with open(entry, "rb") as source, open_atomically(target) as file:

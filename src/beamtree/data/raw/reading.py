@@ -31,7 +31,7 @@ _BLOCK = 1 << 18
 _KEPT = 64 << 20  # bytes of a tar to keep in memory, so that it is not decompressed once per file
 
 
-class Originals(ABC):
+class RawFiles(ABC):
     """The original files of a source, in a folder or an archive. A file is accessed by its first name."""
 
     def __init__(self, source: Source, where: Path) -> None:
@@ -124,7 +124,7 @@ class Originals(ABC):
         yield self.where.name, self.where
 
 
-class Folder(Originals):
+class Folder(RawFiles):
     """Files in a folder, each plain or compressed."""
 
     def _path(self, file: str) -> str | None:
@@ -164,7 +164,7 @@ class Folder(Originals):
         return [file for file in self._files.values() if not self.has(file.name)]
 
 
-class Archive(Originals):
+class Archive(RawFiles):
     """Base class of zip and tar: a list of paths, in which a file is found by the end of its path."""
 
     @property

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from beamtree.data import fields
-from beamtree.data.raw import Originals
+from beamtree.data.raw import RawFiles
 from beamtree.data.samples import Sample, at
-from beamtree.data.task import Column, Materials, Part, Task
+from beamtree.data.task import Column, Part, PartInputs, Task
 from beamtree.data.words import tokenize
 from beamtree.utils.checks import check_flag, unknown
 
@@ -141,32 +141,32 @@ def duplicates(train: Iterable[Sample], test: Iterable[Sample]) -> int:
     return sum((sample.tokens, sample.second) in known for sample in test)
 
 
-def _texts(m: Materials) -> Iterator[tuple[str, str]]:
-    originals = m.originals["imdb"]
-    for number, (name, content) in enumerate(originals.members()):
+def _texts(inputs: PartInputs) -> Iterator[tuple[str, str]]:
+    raw = inputs.raw["imdb"]
+    for number, (name, content) in enumerate(raw.members()):
         if number % 1000 == 0:
-            m.progress("reviews", number, 50_000)
-        place = f"{originals.where}:{name}"
+            inputs.progress("reviews", number, 50_000)
+        place = f"{raw.where}:{name}"
         try:
             yield place, content.decode()
         except UnicodeDecodeError as error:
             raise ValueError(f"{place}: this is not UTF-8 text ({error.reason} at byte {error.start})") from None
 
 
-def _table(originals: Originals, file: str) -> Iterator[Sample]:
-    return read_tsv(originals.text(file), originals.label(file))
+def _table(raw: RawFiles, file: str) -> Iterator[Sample]:
+    return read_tsv(raw.text(file), raw.label(file))
 
 
-def _reviews(m: Materials) -> Mapping[str, Iterable[Sample]]:
-    reviews, contrast = read_folders(_texts(m), m.originals["imdb"].where), m.originals["imdb-contrast"]
+def _reviews(inputs: PartInputs) -> Mapping[str, Iterable[Sample]]:
+    reviews, contrast = read_folders(_texts(inputs), inputs.raw["imdb"].where), inputs.raw["imdb-contrast"]
     dev_original, dev_contrast = (_table(contrast, f"dev_{side}.tsv") for side in ("original", "contrast"))
-    made = splits(reviews, dev_original, dev_contrast, official=m.options["official"])
+    made = splits(reviews, dev_original, dev_contrast, official=inputs.options["official"])
     return {"train": made["train"], "dev": made["dev"], "IID": made["normal"]}
 
 
 def _rewritten(title: str, about: str, source: str, file: str) -> Part:
     return Part(
-        (Column(title, about, 488),), lambda m: {title: _table(m.originals[source], file)}, (source,), files=(file,)
+        (Column(title, about, 488),), lambda inputs: {title: _table(inputs.raw[source], file)}, (source,), files=(file,)
     )
 
 

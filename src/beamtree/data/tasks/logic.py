@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from beamtree.data.gold import left_branching
-from beamtree.data.raw import Originals
+from beamtree.data.raw import RawFiles
 from beamtree.data.samples import Sample, at
-from beamtree.data.task import Column, Materials, Part, Task
+from beamtree.data.task import Column, Part, PartInputs, Task
 from beamtree.trees import Tree
 from beamtree.utils.checks import check_integer, unknown
 
@@ -141,19 +141,19 @@ _TRAIN = [f"train{operators}" for operators in range(7)]
 _TEST_SIZES = (6, 410, 2198, 4104, 5361, 6027, 5816, 4707, 3347, 2230, 1444, 864, 853)
 
 
-def _read(originals: Originals, *files: str) -> Iterator[Sample]:
+def _read(raw: RawFiles, *files: str) -> Iterator[Sample]:
     for file in files:
-        yield from read(originals.lines(file), originals.label(file))
+        yield from read(raw.lines(file), raw.label(file))
 
 
-def _train(m: Materials) -> Mapping[str, Iterable[Sample]]:
-    train, dev = hold_out(_read(m.originals["logic"], *_TRAIN))
+def _train(inputs: PartInputs) -> Mapping[str, Iterable[Sample]]:
+    train, dev = hold_out(_read(inputs.raw["logic"], *_TRAIN))
     return {"train": train, "dev": dev}
 
 
-def _split_c(m: Materials) -> Mapping[str, Iterable[Sample]]:
+def _split_c(inputs: PartInputs) -> Mapping[str, Iterable[Sample]]:
     rest, test = systematicity(
-        _read(m.originals["logic"], *_TRAIN), ("and",) if m.options["and_only"] else ("and", "or")
+        _read(inputs.raw["logic"], *_TRAIN), ("and",) if inputs.options["and_only"] else ("and", "or")
     )
     train, dev = hold_out(rest)
     return {"train": train, "dev": dev, "C": test}
@@ -162,8 +162,8 @@ def _split_c(m: Materials) -> Mapping[str, Iterable[Sample]]:
 def _test(operators: int, count: int) -> Part:
     title = str(operators)
 
-    def make(m: Materials) -> Mapping[str, Iterable[Sample]]:
-        return {title: _read(m.originals["logic"], f"test{operators}")}
+    def make(inputs: PartInputs) -> Mapping[str, Iterable[Sample]]:
+        return {title: _read(inputs.raw["logic"], f"test{operators}")}
 
     return Part((Column(title, f"{operators}{' or more' * (operators == 12)} operators", count),), make, ("logic",))
 

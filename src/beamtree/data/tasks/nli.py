@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from beamtree.data import fields, holdout
 from beamtree.data.samples import Sample, at
-from beamtree.data.task import Column, Materials, Part, Task
+from beamtree.data.task import Column, Part, PartInputs, Task
 from beamtree.data.tasks import stress
 from beamtree.data.words import tokenize
 from beamtree.utils.checks import check_integer, unknown
@@ -83,33 +83,35 @@ def hold_out(
     return holdout.at_random(short, count, seed)
 
 
-def _train(m: Materials) -> Mapping[str, Iterable[Sample]]:
-    train, dev = hold_out(_read(m, "multinli", "multinli_1.0_train.jsonl"))
+def _train(inputs: PartInputs) -> Mapping[str, Iterable[Sample]]:
+    train, dev = hold_out(_read(inputs, "multinli", "multinli_1.0_train.jsonl"))
     return {"train": train, "dev": dev}
 
 
-def _read(m: Materials, source: str, file: str) -> Iterator[Sample]:
-    originals = m.originals[source]
-    return read(originals.lines(file), originals.label(file), tokenize)
+def _read(inputs: PartInputs, source: str, file: str) -> Iterator[Sample]:
+    raw = inputs.raw[source]
+    return read(raw.lines(file), raw.label(file), tokenize)
 
 
 def _part(title: str, source: str, file: str, count: int | None = None, about: str = "") -> Part:
-    return Part((Column(title, about, count),), lambda m: {title: _read(m, source, file)}, (source,), files=(file,))
+    return Part(
+        (Column(title, about, count),), lambda inputs: {title: _read(inputs, source, file)}, (source,), files=(file,)
+    )
 
 
 def _ours(title: str, change: Callable[[Iterable[Sample]], Iterable[Sample]], side: str) -> Part:
     column = Column(f"{title} {side} (ours)", f"our version of {title} {side}: see beamtree.data.tasks.stress")
-    return Part((column,), lambda m: {column.title: change(m.load(side))}, ("multinli",))
+    return Part((column,), lambda inputs: {column.title: change(inputs.load(side))}, ("multinli",))
 
 
 def _sick(part: str, count: int) -> Part:
     file = f"sick_{part}.jsonl"
 
-    def make(m: Materials) -> Mapping[str, Iterable[Sample]]:
-        originals = m.originals["sick"]
-        if "SICK.txt" in originals.actual(file):
-            return {part: read_sick(originals.lines(file), originals.label(file), part, tokenize)}
-        return {part: _read(m, "sick", file)}
+    def make(inputs: PartInputs) -> Mapping[str, Iterable[Sample]]:
+        raw = inputs.raw["sick"]
+        if "SICK.txt" in raw.actual(file):
+            return {part: read_sick(raw.lines(file), raw.label(file), part, tokenize)}
+        return {part: _read(inputs, "sick", file)}
 
     return Part((Column(part, "", count),), make, ("sick",))
 

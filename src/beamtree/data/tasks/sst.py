@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from beamtree.data.samples import Sample, at
-from beamtree.data.task import Column, Materials, Part, Task
+from beamtree.data.task import Column, Part, PartInputs, Task
 from beamtree.trees import Tree
 from beamtree.utils.checks import check_flag
 
@@ -149,9 +149,9 @@ def _complaint(line: str, position: int, complete: bool) -> str:
 
 
 def _part(column: Column, file: str, classes: Literal[5, 2]) -> Part:
-    def make(m: Materials) -> Mapping[str, Iterable[Sample]]:
-        originals = m.originals["sst"]
-        lines, where = originals.lines(file), originals.label(file)
+    def make(inputs: PartInputs) -> Mapping[str, Iterable[Sample]]:
+        raw = inputs.raw["sst"]
+        lines, where = raw.lines(file), raw.label(file)
         return {column.title: read(lines, where, classes=classes, phrases=column.title == "train")}
 
     # Part of the cache key, since earlier versions cached these splits without labels of phrases.

@@ -114,7 +114,7 @@ class CRvNN(Encoder):
         B, N, D = x.shape
         start = self._surround(x, lengths)
         leaves = start.states[:, 1 : N + 1]  # (B, N, D)
-        may_go = F.pad(inside(lengths - 1, N + 1), (1, 0))  # (B, S); False for START and the last word
+        absorbable = F.pad(inside(lengths - 1, N + 1), (1, 0))  # (B, S); False for START and the last word
         dropout = node_dropout(self.cell, leaves, generator)
         loop = ContinuousLoop(
             function_of(self.cell),
@@ -123,7 +123,7 @@ class CRvNN(Encoder):
             self.threshold,
             self.floor == "official",
         )
-        request = ContinuousRequest(start, may_go, lengths, loop, dropout, self.halt, self.recompute)
+        request = ContinuousRequest(start, absorbable, lengths, loop, dropout, self.halt, self.recompute)
         positions = select(CONTINUOUS, request, self.engine)(request)
         last = lengths.view(B, 1, 1).expand(B, 1, D)
         state = positions.states.gather(1, last).squeeze(1)  # (B, D)

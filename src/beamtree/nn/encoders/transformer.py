@@ -31,7 +31,7 @@ from beamtree.nn.encoders.base import Cost, Encoder, in_full, inside
 from beamtree.nn.encoders.pooling import pool
 from beamtree.utils.checks import check_choice, check_integer, check_rate
 
-_lending = threading.RLock()  # there is one default generator per device, for all threads
+_generator_lock = threading.RLock()  # there is one default generator per device, for all threads
 
 
 class Transformer(Encoder):
@@ -121,7 +121,7 @@ def default_generator(generator: torch.Generator | None, device: torch.device) -
     if generator is default:
         yield
         return
-    with _lending:
+    with _generator_lock:
         before = default.get_state()
         default.set_state(generator.get_state())
         try:

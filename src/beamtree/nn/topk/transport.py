@@ -107,8 +107,8 @@ def soft_topk(
 
     count = present.sum(-1, keepdim=True)  # (…, 1)
     unmixed = count <= k
-    fallen = (count - k).to(places.dtype)
-    columns = torch.cat((torch.ones_like(places[..., 0, :-1]), fallen), dim=-1)  # (…, k+1)
+    discarded = (count - k).to(places.dtype)
+    columns = torch.cat((torch.ones_like(places[..., 0, :-1]), discarded), dim=-1)  # (…, k+1)
     # Unmixed rows have no plan with these sums, and Sinkhorn's iterations would diverge. Their plan is not used: any
     # problem that has one keeps its gradient finite.
     columns = columns.masked_fill(unmixed, scores.shape[-1] / (k + 1))

@@ -341,7 +341,7 @@ def _merged(base: Mapping[Any, Any], over: Mapping[Any, Any], depth: int) -> dic
     return merged
 
 
-class _Loader(yaml.SafeLoader):
+class _RecipeLoader(yaml.SafeLoader):
     """YAML in which 5e-4 is a number, as in YAML 1.2, and a duplicate key is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -352,7 +352,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_Loader.add_implicit_resolver(
+_RecipeLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )
 
@@ -364,7 +364,7 @@ def _parsed(text: str, where: str) -> Any:
 @lru_cache(maxsize=64)  # parsing takes 15 ms, and `beamtree models` reads each recipe several times
 def _parse(text: str, where: str) -> Any:
     try:
-        return yaml.load(text, _Loader)
+        return yaml.load(text, _RecipeLoader)
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ValueError(f"{where}{line}: {error.problem or error}") from None

@@ -26,11 +26,11 @@ from beamtree.nn.engine import release_memory
 from beamtree.runs.settings import Settings
 from beamtree.training import loop
 from beamtree.training.callbacks import Callback
+from beamtree.training.console import TrainingConsole
 from beamtree.training.launch import find_processes
 from beamtree.training.loading import prepare
 from beamtree.training.loggers import DEFAULT, check_loggers
 from beamtree.training.run import Run
-from beamtree.training.screen import Screen
 from beamtree.training.tune.space import Choices, Params, Range, apply, check_params, parse_params
 from beamtree.training.tune.study import (
     PRUNERS,
@@ -103,15 +103,15 @@ def tune(
     find_processes(device, 1, 1)
     roots = None if roots is None else list(roots)
     options = {"device": device, "devices": 1, "nodes": 1, "roots": roots, "loggers": loggers}
-    screen = Screen(quiet=not progress)
-    data = functools.cache(lambda: _load_data(settings, params, roots, screen))
-    with screen.open(), open_database(Path(folder), storage) as database:
+    console = TrainingConsole(quiet=not progress)
+    data = functools.cache(lambda: _load_data(settings, params, roots, console))
+    with console.open(), open_database(Path(folder), storage) as database:
         if not database.has_study():
             data()  # report errors in the data before a study is created
         study = database.open_study(StudySpec(settings, params, metric), pruner)
         if study.summary().count("complete", "pruned", "failed") < trials:
             options["data"] = data()
-            while _run_trial(study, trials, callbacks, options, screen):
+            while _run_trial(study, trials, callbacks, options, console):
                 _free_memory()
         return study.summary()
 
@@ -123,18 +123,18 @@ def show_value(metric: str, value: float | None) -> str:
     return f"{100 * value:.2f} %" if metric == "accuracy" else f"{value:.4f}"
 
 
-def _load_data(settings: Settings, params: Params, roots: Roots | None, screen: Screen) -> Data | None:
+def _load_data(settings: Settings, params: Params, roots: Roots | None, console: TrainingConsole) -> Data | None:
     """Load the data that all trials share; return None if it depends on the searched parameters."""
     if any(key.startswith("data.") for key in params):
         return None
-    data = load(settings.data.task, None, roots=roots, progress=screen.show, **settings.data.options)
-    prepare(settings, roots, screen.show, screen.print, data)
-    screen.clear()
+    data = load(settings.data.task, None, roots=roots, progress=console.show, **settings.data.options)
+    prepare(settings, roots, console.show, console.print, data)
+    console.clear()
     return data
 
 
 def _run_trial(
-    study: Study, trials: int, callbacks: Sequence[Callback], options: dict[str, Any], screen: Screen
+    study: Study, trials: int, callbacks: Sequence[Callback], options: dict[str, Any], console: TrainingConsole
 ) -> bool:
     """Run a trial; return False if the study has all its trials."""
     with study.claim(trials) as trial:
@@ -142,12 +142,12 @@ def _run_trial(
             return False
         folder = study.folder_of(trial.number)
         values = ", ".join(f"{key}={_short(value)}" for key, value in trial.params.items())
-        screen.print(f"{folder.name}: {'resumed' if run_storage.is_run(folder) else 'started'} with {values}")
+        console.print(f"{folder.name}: {'resumed' if run_storage.is_run(folder) else 'started'} with {values}")
         try:
-            _train(study, trial, folder, callbacks, options, screen)
+            _train(study, trial, folder, callbacks, options, console)
         finally:
-            screen.clear()
-        screen.print(_result_line(study.summary(), trial.number, trials))
+            console.clear()
+        console.print(_result_line(study.summary(), trial.number, trials))
     return True
 
 
@@ -157,12 +157,12 @@ def _train(
     folder: Path,
     callbacks: Sequence[Callback],
     options: dict[str, Any],
-    screen: Screen,
+    console: TrainingConsole,
 ) -> None:
     """Train the model of a trial, and store the outcome. An interrupted trial stays in the state "running"."""
     from optuna import TrialPruned
 
-    reporter = _Reporter(study, trial, screen)
+    reporter = _Reporter(study, trial, console)
     try:
         settings = apply(study.spec.settings, trial.params)
     except ValueError as error:
@@ -184,8 +184,8 @@ def _train(
 class _Reporter(Callback):
     """Reports the metric of each epoch to the study, whose pruner may stop the run."""
 
-    def __init__(self, study: Study, trial: Any, screen: Screen) -> None:
-        self._trial, self._screen, self._metric = trial, screen, study.spec.metric
+    def __init__(self, study: Study, trial: Any, console: TrainingConsole) -> None:
+        self._trial, self._console, self._metric = trial, console, study.spec.metric
         self._name, self._reported = study.folder_of(trial.number).name, study.reported(trial)
         self.has_started = False
 
@@ -205,7 +205,7 @@ class _Reporter(Callback):
                 self._trial.report(value, epoch)
                 self._reported.add(epoch)
         note = f"dev {self._metric} {show_value(self._metric, values.get(run.epoch))}"
-        self._screen.show(self._name, run.epoch, run.settings.training.max_epochs, note)
+        self._console.show(self._name, run.epoch, run.settings.training.max_epochs, note)
         if values and not run.is_over and self._trial.should_prune():
             raise TrialPruned
 

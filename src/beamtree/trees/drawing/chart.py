@@ -12,7 +12,7 @@ from beamtree.trees.drawing.drawing import Drawing
 from beamtree.trees.drawing.layout import Orientation, is_horizontal
 from beamtree.trees.drawing.marks import node_title
 from beamtree.trees.drawing.metrics import LINE_HEIGHT, clip, text_width
-from beamtree.trees.drawing.scene import PAGE_WIDTH, Cell, Line, Scene, Shape, Text, below
+from beamtree.trees.drawing.scene import PAGE_WIDTH, Line, Rectangle, Scene, Shape, Text, below
 from beamtree.trees.parses import Parse, span_probabilities
 from beamtree.trees.tree import Span
 from beamtree.utils.palette import Theme
@@ -98,7 +98,7 @@ def _chart_scene(leaves: tuple[str, ...], probabilities: dict[Span, float], colu
 def _cell(x: float, y: float, width: float, height: float, probability: float, title: str) -> list[Shape]:
     """A cell with its probability, if there is room for it and it is not zero."""
     percent = round(100 * probability)
-    cell = Cell(x, y, width, height, f"heat-{percent}", title)
+    cell = Rectangle(x, y, width, height, f"heat-{percent}", title)
     shown = f"{probability:.2f}"
     if probability == 0 or text_width(shown) > width:
         return [cell]
@@ -112,7 +112,7 @@ def _legend() -> Scene:
     start = text_width(name) + _SPACE
     end = start + LINE_HEIGHT * _LEGEND_CELLS
     cells = (
-        Cell(start + LINE_HEIGHT * i, 0.0, LINE_HEIGHT, LINE_HEIGHT, f"heat-{100 * i // (_LEGEND_CELLS - 1)}")
+        Rectangle(start + LINE_HEIGHT * i, 0.0, LINE_HEIGHT, LINE_HEIGHT, f"heat-{100 * i // (_LEGEND_CELLS - 1)}")
         for i in range(_LEGEND_CELLS)
     )
     middle = LINE_HEIGHT / 2

@@ -14,10 +14,10 @@ from beamtree.trees.drawing.scene import (
     LINE_WIDTH,
     MARGIN,
     OUTLINE_WIDTH,
-    Cell,
     Dot,
     DrawingTooLarge,
     Line,
+    Rectangle,
     Scene,
     Text,
 )
@@ -96,7 +96,7 @@ def _add_shapes(axes: Any, scene: Scene, theme: Theme) -> None:
     for shape in scene.painting_order():
         look = {"facecolor": color(shape.style, theme), "linewidth": OUTLINE_WIDTH * _POINT}
         match shape:
-            case Cell(x, y, width, height):
+            case Rectangle(x, y, width, height):
                 edge = color("line", theme)
                 axes.add_patch(patches.Rectangle((x, y), width, height, edgecolor=edge, zorder=1, **look))
             case Line():

@@ -23,8 +23,8 @@ class DrawingTooLarge(ValueError):
     """The scene does not fit into a file of this format."""
 
 
-class Cell(NamedTuple):
-    """A rectangle."""
+class Rectangle(NamedTuple):
+    """A filled rectangle with its top left corner at (x, y)."""
 
     x: float
     y: float
@@ -61,8 +61,8 @@ class Text(NamedTuple):
     title: str = ""
 
 
-Shape = Cell | Line | Dot | Text
-_LAYERS = (Cell, Line, Dot, Text)  # painted in this order, so no line covers a dot or a text
+Shape = Rectangle | Line | Dot | Text
+_LAYERS = (Rectangle, Line, Dot, Text)  # painted in this order, so no line covers a dot or a text
 
 
 @dataclass(frozen=True)

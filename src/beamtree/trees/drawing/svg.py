@@ -10,7 +10,7 @@ from typing import Literal
 
 from beamtree.trees.drawing.figure import outlines
 from beamtree.trees.drawing.metrics import BASELINE, FONT_SIZE, clean, text_width
-from beamtree.trees.drawing.scene import LINE_WIDTH, MARGIN, OUTLINE_WIDTH, Cell, Dot, Line, Scene, Shape, Text
+from beamtree.trees.drawing.scene import LINE_WIDTH, MARGIN, OUTLINE_WIDTH, Dot, Line, Rectangle, Scene, Shape, Text
 from beamtree.utils.checks import check_choice
 from beamtree.utils.palette import Theme, color
 
@@ -55,7 +55,7 @@ class _SvgPainter:
 
     def element(self, shape: Shape) -> str:
         match shape:
-            case Cell(x, y, width, height, style):
+            case Rectangle(x, y, width, height, style):
                 box = f'x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" height="{_number(height)}"'
                 drawn = f'<rect {box} {self.paint(fill=style, stroke="line")} stroke-width="{OUTLINE_WIDTH}"/>'
             case Line(points, style):

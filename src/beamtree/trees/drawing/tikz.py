@@ -16,7 +16,7 @@ from itertools import groupby
 from beamtree.trees.drawing.layout import place_nodes
 from beamtree.trees.drawing.marks import Mark, MarkedTree
 from beamtree.trees.drawing.metrics import BASELINE, FONT_SIZE, clean, clip, text_width
-from beamtree.trees.drawing.scene import Cell, Dot, DrawingTooLarge, Line, Scene, Shape, Text
+from beamtree.trees.drawing.scene import Dot, DrawingTooLarge, Line, Rectangle, Scene, Shape, Text
 from beamtree.trees.tree import Span
 from beamtree.utils.palette import Theme, color, text_on
 
@@ -172,7 +172,7 @@ def _picture(scene: Scene) -> str:
 
 def _shape(shape: Shape) -> str:
     match shape:
-        case Cell(x, y, width, height, style):
+        case Rectangle(x, y, width, height, style):
             return rf"\filldraw[fill={style}, draw=line] ({x:.2f}, {y:.2f}) rectangle +({width:.2f}, {height:.2f});"
         case Line(points, style):
             return rf"\draw[{style}] " + " -- ".join(f"({x:.2f}, {y:.2f})" for x, y in points) + ";"

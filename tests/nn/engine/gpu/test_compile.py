@@ -90,9 +90,9 @@ def test_kernels_compile(launches, monkeypatch):
     once = windows.averages(total, total.detach(), values)
     windows.averages(total, total.detach(), once).sum().backward()
     windows.averages(total, total.detach(), values.double()).sum().backward()
-    existence, may_go = torch.rand(1, 5, requires_grad=True), torch.ones(1, 5, dtype=torch.bool)
-    average, goes = continuous.neighbours(existence, may_go, 0.1)
-    sum(continuous.absorb(existence, goes, existence, average, 600.0)).sum().backward()
+    existence, absorbable = torch.rand(1, 5, requires_grad=True), torch.ones(1, 5, dtype=torch.bool)
+    average, active = continuous.neighbours(existence, absorbable, 0.1)
+    sum(continuous.absorb(existence, active, existence, average, 600.0)).sum().backward()
     masks.masks(torch.ones(1, 1, dtype=torch.long), torch.ones(2, dtype=torch.int32), 4, threshold=0, scale=2.0)
     done = compile_all(launches)
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
@@ -102,7 +102,7 @@ def test_kernels_compile(launches, monkeypatch):
         "advance",
         "choose",
         "into_inner",
-        "undo_merge",
+        "sequence_gradient",
         "gate_gradient",
         "iterate",
         "absorb",

@@ -24,12 +24,12 @@ def random(shape, dtype, seed):
 @given(shape=shapes, dtype=dtypes, threshold=st.sampled_from([0.1, 0.5, 0.99]), seed=st.integers(0, 99))
 def test_positions_lie_side_by_side(shape, dtype, threshold, seed):
     existence = random(shape, dtype, seed).requires_grad_()
-    may_go = random(shape, torch.float64, seed + 1) > 0.3
-    totals, rising, goes = continuous.Positioning.apply(existence, may_go, threshold)
+    absorbable = random(shape, torch.float64, seed + 1) > 0.3
+    totals, rising, active = continuous.Positioning.apply(existence, absorbable, threshold)
     expected = edges(existence)
     torch.testing.assert_close(totals, expected, atol=1e-14, rtol=1e-14)
     torch.testing.assert_close(rising, expected.detach().cummax(1).values, atol=1e-14, rtol=1e-14)
-    assert torch.equal(goes.bool(), may_go & is_unfinished(existence, threshold))
+    assert torch.equal(active.bool(), absorbable & is_unfinished(existence, threshold))
     found, truth = (torch.autograd.grad(total.sin().sum(), existence)[0] for total in (totals, expected))
     torch.testing.assert_close(found, truth, atol=1e-6 if dtype == torch.float32 else 1e-13, rtol=1e-6)
 
@@ -41,11 +41,11 @@ def test_edges_never_fall():
     assert (rising.diff() >= 0).all()
 
 
-def absorb_plainly(scores, goes, existence, average):
-    weights = scores.double().clamp(max=LARGEST).exp() * goes
+def absorb_plainly(scores, active, existence, average):
+    weights = scores.double().clamp(max=LARGEST).exp() * active
     beside = average(weights.unsqueeze(-1)).sum(1).squeeze(-1)
-    go = (weights / (weights + 1 + beside)).to(existence.dtype)
-    return go, existence * (1 - go)
+    probability = (weights / (weights + 1 + beside)).to(existence.dtype)
+    return probability, existence * (1 - probability)
 
 
 @settings(max_examples=10, deadline=None)
@@ -53,18 +53,18 @@ def absorb_plainly(scores, goes, existence, average):
 def test_absorption_is_that_of_the_equations(shape, dtype, strength, seed):
     scores = (random(shape, dtype, seed) - 0.5).mul(strength).requires_grad_()
     existence = random(shape, dtype, seed + 1).requires_grad_()
-    goes = random(shape, torch.float64, seed + 2) > 0.3
+    active = random(shape, torch.float64, seed + 2) > 0.3
     matrix = random((2, shape[1], shape[1]), torch.float64, seed + 3) / shape[1]
 
     def average(values):
         return matrix @ values.unsqueeze(1)
 
-    found = continuous.absorb(scores, goes, existence, average, LARGEST)
-    truth = absorb_plainly(scores, goes, existence, average)
+    found = continuous.absorb(scores, active, existence, average, LARGEST)
+    truth = absorb_plainly(scores, active, existence, average)
     tolerance = {"atol": 1e-6, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 1e-13, "rtol": 1e-11}
     gradients = []
-    for go, after in (found, truth):
-        gradients.append(torch.autograd.grad((go * 3).sin().sum() + after.sin().sum(), (scores, existence)))
+    for probability, after in (found, truth):
+        gradients.append(torch.autograd.grad((probability * 3).sin().sum() + after.sin().sum(), (scores, existence)))
     for one, other in zip((*found, *gradients[0]), (*truth, *gradients[1]), strict=True):
         assert one.dtype == other.dtype
         torch.testing.assert_close(one, other, **tolerance)

@@ -10,7 +10,7 @@ import numpy as np
 
 from beamtree.data.samples import Sample
 from beamtree.data.split import Split
-from beamtree.data.task import Column, Materials, Part, Task
+from beamtree.data.task import Column, Part, PartInputs, Task
 from beamtree.data.tasks.listops.expressions import TOKENS, gold_tree, values
 from beamtree.data.tasks.listops.files import parse
 from beamtree.data.tasks.listops.splits import PRESETS, Example, Spec, generate, generate_parts
@@ -23,9 +23,9 @@ _MAX_TRAIN_LENGTH = 100
 _ORIGINAL_TRAINING = {"train": "d20s-train", "dev": "d20s-dev"}  # splits of `listops` with their presets
 
 
-def _spec(name: str, m: Materials) -> Spec:
+def _spec(name: str, inputs: PartInputs) -> Spec:
     """The preset of the paper's text, or with `official` that of the published code."""
-    return PRESETS.get(f"{name}-official", PRESETS[name]) if m.options["official"] else PRESETS[name]
+    return PRESETS.get(f"{name}-official", PRESETS[name]) if inputs.options["official"] else PRESETS[name]
 
 
 def _samples(examples: Iterable[Example]) -> Iterator[Sample]:
@@ -50,24 +50,26 @@ def _longest(spec: Spec) -> int:
     return spec.max_length if spec.kept_length is None else spec.kept_length
 
 
-def _pool(m: Materials) -> Mapping[str, Iterable[Sample]]:
+def _pool(inputs: PartInputs) -> Mapping[str, Iterable[Sample]]:
     """Generate training, dev and test set of the original ListOps."""
     names = {"train": "d20s-train", "dev": "d20s-dev", "near-IID": "d20s-test"}
-    specs = [_spec(name, m) for name in names.values()]
+    specs = [_spec(name, inputs) for name in names.values()]
     size = specs[0].pool
-    parts = generate_parts(specs, m.options["seed"], progress=lambda found: m.progress("expressions", found, size))
+    parts = generate_parts(
+        specs, inputs.options["seed"], progress=lambda found: inputs.progress("expressions", found, size)
+    )
     return {title: _samples(part) for title, part in zip(names, parts, strict=True)}
 
 
 def _generated(title: str, preset: str, about: str = "", apart_from: Mapping[str, str] | None = None) -> Part:
     """A split that is generated separately, disjoint from the splits in `apart_from`, given with their presets."""
 
-    def make(m: Materials) -> Mapping[str, Iterable[Sample]]:
-        spec = _spec(preset, m)
-        others = [split for split, other in (apart_from or {}).items() if may_meet(spec, _spec(other, m))]
-        exclude = (example for split in others for example in _examples(m.load(split), spec.min_length))
-        progress = None if spec.count < 10_000 else (lambda found: m.progress("expressions", found, spec.count))
-        return {title: _samples(generate(spec, m.options["seed"], exclude, progress))}
+    def make(inputs: PartInputs) -> Mapping[str, Iterable[Sample]]:
+        spec = _spec(preset, inputs)
+        others = [split for split, other in (apart_from or {}).items() if may_meet(spec, _spec(other, inputs))]
+        exclude = (example for split in others for example in _examples(inputs.load(split), spec.min_length))
+        progress = None if spec.count < 10_000 else (lambda found: inputs.progress("expressions", found, spec.count))
+        return {title: _samples(generate(spec, inputs.options["seed"], exclude, progress))}
 
     return Part((Column(title, about, PRESETS[preset].count),), make, options=_OPTIONS)
 
@@ -99,20 +101,22 @@ def _depth_task(name: str, about: str) -> Task:
     )
 
 
-def _read(m: Materials, source: str, file: str) -> Iterator[Sample]:
-    originals = m.originals[source]
-    return _samples(parse(originals.lines(file), originals.label(file)))
+def _read(inputs: PartInputs, source: str, file: str) -> Iterator[Sample]:
+    raw = inputs.raw[source]
+    return _samples(parse(raw.lines(file), raw.label(file)))
 
 
-def _original_train(m: Materials) -> Mapping[str, Iterable[Sample]]:
+def _original_train(inputs: PartInputs) -> Mapping[str, Iterable[Sample]]:
     """Read training and dev set. The first lines are for dev, whatever their length."""
-    samples = list(_read(m, "listops", "train_d20s.tsv"))
+    samples = list(_read(inputs, "listops", "train_d20s.tsv"))
     train = [sample for sample in samples[_DEV:] if len(sample.tokens) <= _MAX_TRAIN_LENGTH]
     return {"train": train, "dev": samples[:_DEV]}
 
 
 def _original(title: str, source: str, file: str, count: int) -> Part:
-    return Part((Column(title, "", count),), lambda m: {title: _read(m, source, file)}, (source,), files=(file,))
+    return Part(
+        (Column(title, "", count),), lambda inputs: {title: _read(inputs, source, file)}, (source,), files=(file,)
+    )
 
 
 TASKS = (

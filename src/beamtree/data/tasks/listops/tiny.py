@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from beamtree.data.samples import Sample
-from beamtree.data.task import Column, Materials, Part, Task
+from beamtree.data.task import Column, Part, PartInputs, Task
 from beamtree.data.tasks.listops.expressions import DIGITS, TOKENS, gold_tree, values
 from beamtree.data.tasks.listops.splits import Spec, generate, generate_parts
 
@@ -21,16 +21,18 @@ SPECS = {
 }
 
 
-def _short(m: Materials) -> Mapping[str, Iterable[Sample]]:
+def _short(inputs: PartInputs) -> Mapping[str, Iterable[Sample]]:
     names = ("train", "dev", "test")
-    parts = generate_parts([SPECS[name] for name in names], m.options["seed"])
+    parts = generate_parts([SPECS[name] for name in names], inputs.options["seed"])
     return {
         name: [Sample(tokens, str(label)) for tokens, label in part] for name, part in zip(names, parts, strict=True)
     }
 
 
-def _longer(m: Materials) -> Mapping[str, Iterable[Sample]]:
-    return {"longer": [Sample(tokens, str(label)) for tokens, label in generate(SPECS["longer"], m.options["seed"])]}
+def _longer(inputs: PartInputs) -> Mapping[str, Iterable[Sample]]:
+    return {
+        "longer": [Sample(tokens, str(label)) for tokens, label in generate(SPECS["longer"], inputs.options["seed"])]
+    }
 
 
 TASKS = (

@@ -73,8 +73,8 @@ def run(pool: Pool) -> Trace:
     noise, all_active = Noise(request), request.active.unsqueeze(1).unbind(2)
     steps, choices = [], []
     log_ps, moving = [], []  # of all steps; the normalisers are computed from them in one batch
-    for number, active in enumerate(all_active):  # (B, 1)
-        candidate_noise, beam_noise = noise.at(number)
+    for step, active in enumerate(all_active):  # (B, 1)
+        candidate_noise, beam_noise = noise.at(step)
         proposal = propose(pool, rows, scores, forests, candidate_noise)
         order = request.choose(proposal.scores, K, None if beam_noise is None else beam_noise.flatten(1))  # (B, K)
         if request.duplicates == "merge":

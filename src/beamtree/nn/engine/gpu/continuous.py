@@ -1,6 +1,6 @@
 """CRvNN's iterations on a GPU: everything with one scalar per position, in few launches. See `kernels.continuous`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -11,18 +11,18 @@ from torch import Tensor
 
 from beamtree.nn.engine.gpu.kernels import continuous as kernels
 from beamtree.nn.engine.gpu.kernels.windows import averages
+from beamtree.nn.engine.loops.continuous import NeighbourAverage
 from beamtree.nn.function import first_order, save
 
-Average = Callable[[Float[Tensor, "B *sides S D"]], Float[Tensor, "B 2 S D"]]
 BLOCK = 256  # positions per program
 
 
 def neighbours(
-    existence: Float[Tensor, "B S"], may_go: Bool[Tensor, "B S"], threshold: float
-) -> tuple[Average, Bool[Tensor, "B S"]]:
-    """Averages over neighbours, and the words that may be absorbed: those in `may_go`, of unfinished samples."""
-    totals, rising, goes = Positioning.apply(existence, may_go, threshold)
-    return partial(averages, totals, rising), goes.view(torch.bool)
+    existence: Float[Tensor, "B S"], absorbable: Bool[Tensor, "B S"], threshold: float
+) -> tuple[NeighbourAverage, Bool[Tensor, "B S"]]:
+    """Averages over neighbours, and the words that may be absorbed: those in `absorbable`, of unfinished samples."""
+    totals, rising, active = Positioning.apply(existence, absorbable, threshold)
+    return partial(averages, totals, rising), active.view(torch.bool)
 
 
 class Positioning(torch.autograd.Function):
@@ -30,19 +30,19 @@ class Positioning(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, existence: Float[Tensor, "B S"], may_go: Bool[Tensor, "B S"], threshold: float
+        ctx: Any, existence: Float[Tensor, "B S"], absorbable: Bool[Tensor, "B S"], threshold: float
     ) -> tuple[Tensor, Tensor, Tensor]:
         B, S = existence.shape
         totals, rising = torch.empty(2, B, S + 1, dtype=torch.float64, device=existence.device).unbind()
-        goes = torch.empty(B, S, dtype=torch.int8, device=existence.device)
+        active = torch.empty(B, S, dtype=torch.int8, device=existence.device)
         kernels.lay_out[(B,)](
-            existence.contiguous(), may_go.contiguous().view(torch.int8), totals, rising, goes, S, threshold,
+            existence.contiguous(), absorbable.contiguous().view(torch.int8), totals, rising, active, S, threshold,
             **_row(S),
         )  # fmt: skip
         ctx.dtype = existence.dtype
-        ctx.mark_non_differentiable(rising, goes)
+        ctx.mark_non_differentiable(rising, active)
         save(ctx, (existence,))
-        return totals, rising, goes
+        return totals, rising, active
 
     @staticmethod
     @first_order
@@ -57,29 +57,29 @@ class Positioning(torch.autograd.Function):
 
 def absorb(
     scores: Float[Tensor, "B S"],
-    goes: Bool[Tensor, "B S"],
+    active: Bool[Tensor, "B S"],
     existence: Float[Tensor, "B S"],
-    average: Average,
+    average: NeighbourAverage,
     largest: float,
 ) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]]:
     """c, and the existence after the iteration."""
-    weights: Tensor = Weights.apply(scores, goes, largest)
+    weights: Tensor = AbsorptionWeights.apply(scores, active, largest)
     beside = average(weights.unsqueeze(-1))  # 𝓛 exp(s) and 𝓡 exp(s), (B, 2, S, 1)
-    go, after = Absorption.apply(weights, beside, existence)
-    return go, after
+    probability, after = Absorption.apply(weights, beside, existence)
+    return probability, after
 
 
-class Weights(torch.autograd.Function):
+class AbsorptionWeights(torch.autograd.Function):
     """s → exp(s) of the words that may be absorbed; 0 for the others."""
 
     @staticmethod
     def forward(
-        ctx: Any, scores: Float[Tensor, "B S"], goes: Bool[Tensor, "B S"], largest: float
+        ctx: Any, scores: Float[Tensor, "B S"], active: Bool[Tensor, "B S"], largest: float
     ) -> Float[Tensor, "B S"]:
         scores = scores.contiguous()
         weights = torch.empty(scores.shape, dtype=torch.float64, device=scores.device)
         n = scores.numel()
-        kernels.weigh[_grid(n)](scores, goes.view(torch.int8), weights, n, largest, BLOCK=BLOCK)
+        kernels.weigh[_grid(n)](scores, active.view(torch.int8), weights, n, largest, BLOCK=BLOCK)
         ctx.largest = largest
         save(ctx, (scores,), weights)
         return weights
@@ -106,11 +106,11 @@ class Absorption(torch.autograd.Function):
         existence: Float[Tensor, "B S"],
     ) -> tuple[Tensor, Tensor]:
         existence, beside = existence.contiguous(), beside.contiguous()
-        go, after = torch.empty(2, *existence.shape, dtype=existence.dtype, device=existence.device).unbind()
+        probability, after = torch.empty(2, *existence.shape, dtype=existence.dtype, device=existence.device).unbind()
         n, S = existence.numel(), existence.shape[1]
-        kernels.absorb[_grid(n)](weights, beside, existence, go, after, n, S, BLOCK=BLOCK)
+        kernels.absorb[_grid(n)](weights, beside, existence, probability, after, n, S, BLOCK=BLOCK)
         save(ctx, (weights, beside, existence))
-        return go, after
+        return probability, after
 
     @staticmethod
     @first_order
@@ -118,15 +118,15 @@ class Absorption(torch.autograd.Function):
         ctx: Any,
         inputs: Sequence[Tensor],
         kept: Sequence[Any],
-        d_go: Float[Tensor, "B S"],
+        d_probability: Float[Tensor, "B S"],
         d_after: Float[Tensor, "B S"],
     ) -> tuple[Tensor | None, ...]:
         weights, beside, existence = inputs
         d_weights, d_beside, d_existence = (torch.empty_like(tensor) for tensor in inputs)
         n, S = existence.numel(), existence.shape[1]
         kernels.absorb_back[_grid(n)](
-            weights, beside, existence, d_go.contiguous(), d_after.contiguous(), d_weights, d_beside, d_existence,
-            n, S, BLOCK=BLOCK,
+            weights, beside, existence, d_probability.contiguous(), d_after.contiguous(),
+            d_weights, d_beside, d_existence, n, S, BLOCK=BLOCK,
         )  # fmt: skip
         return d_weights, d_beside, d_existence
 

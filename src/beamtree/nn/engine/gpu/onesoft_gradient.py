@@ -46,7 +46,7 @@ class SoftGradient:
         self.memory, size = memory, memory.size
         tables = memory.tables
         device: dict[str, Any] = {"device": size.device}
-        self.gradient = torch.zeros_like(tables.states)  # of every state; complete once all its users were undone
+        self.gradient = torch.zeros_like(tables.states)  # of every state; complete once all its users are processed
         self.logit_gradient = torch.zeros_like(tables.logits)
         self.score_gradient = torch.zeros_like(memory.scores)
         # Gradients of the weights in the average of each state, and of v.

@@ -63,14 +63,14 @@ def encode(request: Samples) -> Chart:
         with torch.no_grad():
             trace, kept = copy_out(memory, pool, noise)
 
-    def undo(nodes: SampleNodes, *given: Any) -> SampleGradients:
+    def backward_steps(nodes: SampleNodes, *given: Any) -> SampleGradients:
         def make() -> SampleGradient:
             return SampleGradient(size, nodes.cell, nodes.dropout)
 
         with CACHE.borrow(("samples backward", size), size.device, make) as memory:
-            return memory.undo(nodes, *given).copied()  # before another pass gets the workspace
+            return memory.backward_steps(nodes, *given).copied()  # before another pass gets the workspace
 
-    return _without_padding(finish(trace, undo, kept), request)
+    return _without_padding(finish(trace, backward_steps, kept), request)
 
 
 def _without_padding(chart: Chart, request: Request) -> Chart:
@@ -84,7 +84,7 @@ def _without_padding(chart: Chart, request: Request) -> Chart:
 
 
 def copy_out(memory: SampleWorkspace, pool: Pool, noise: Noise) -> tuple[SampleTrace, Kept]:
-    """Copy the results of a search into this pool, and return them with what `SampleGradient.undo` needs.
+    """Copy the results of a search into this pool, and return them with what `SampleGradient.backward_steps` needs.
 
     Only the requested steps have added nodes; the absent node follows them.
     """

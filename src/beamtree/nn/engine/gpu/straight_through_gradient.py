@@ -1,8 +1,8 @@
-"""The gradient of fused straight-through sampling: six kernels undo a step, and segments of steps are captured.
+"""The gradient of fused straight-through sampling: six kernels per step, in captured segments of steps.
 
 As in `beamtree.nn.engine.straight_through.replay`, what a step needs of each candidate (`Sides`) is computed beforehand
 for all candidates in one batch, and the gradients of the weights afterwards. Only the part that runs step by step is
-captured. The rows of candidates need not be kept: undoing a merge restores them.
+captured. The rows of candidates need not be kept: the backward pass of a merge restores them.
 """
 
 import copy
@@ -69,7 +69,7 @@ class SampleGradient:
         """The number of steps whose nodes are recomposed in one batch."""
         return max(AT_ONCE // self.size.beams, 1)
 
-    def undo(
+    def backward_steps(
         self,
         nodes: SampleNodes,
         above: Float[Tensor, "B K M S"],
@@ -79,7 +79,7 @@ class SampleGradient:
         roots: Int[Tensor, "B K"],
         noise: Float[Tensor, "t B K m"] | None,
     ) -> SampleGradients:
-        """Same as `beamtree.nn.engine.straight_through.replay.undo`.
+        """Same as `beamtree.nn.engine.straight_through.replay.backward_steps`.
 
         The steps are padded to whole segments; padding steps have no noise and change nothing. The results are in these
         buffers.
@@ -133,7 +133,7 @@ class SampleGradient:
             last = min(first + self._at_once, workspace.SEGMENT)
             nodes = self._compose_again(slice(first, last))
             for slot in reversed(range(first, last)):
-                self._undo_step(slot, nodes, slice((slot - first) * beams, (slot - first + 1) * beams))
+                self._backward_step(slot, nodes, slice((slot - first) * beams, (slot - first + 1) * beams))
             del nodes  # frees them before the next ones are allocated
 
     def _compose_again(self, steps: slice) -> Adjoint:
@@ -145,7 +145,7 @@ class SampleGradient:
             else self.cell.adjoint(children, mask)
         )
 
-    def _undo_step(self, slot: int, nodes: Adjoint, rows: slice) -> None:
+    def _backward_step(self, slot: int, nodes: Adjoint, rows: slice) -> None:
         size, sides, S = self.size, self.sides, self.cell.state_dim
         half = (workspace.SEGMENT - 1 - slot) % 2
         step = (slot, half, size.beams, size.M)
@@ -161,7 +161,7 @@ class SampleGradient:
             NOISY=size.stochastic, BLOCK=wide, num_warps=min(max(wide // 256, 4), 16),
         )  # fmt: skip
         down = nodes.pull_back(rows, self.parents[slot])  # (B·K, 2, S)
-        kernels.undo_merge[(size.beams, triton.cdiv(size.M + 1, ELEMENTS))](
+        kernels.sequence_gradient[(size.beams, triton.cdiv(size.M + 1, ELEMENTS))](
             self.rows, self.sequence, self.actions, down, self.found, sides.left, sides.right, self.extent,
             *step, S, **tile,
         )  # fmt: skip

@@ -271,7 +271,7 @@ class BeamWorkspace:
         )  # fmt: skip
 
     def _clear_records(self, first: int) -> None:
-        """Reset the records of the steps from `first` on, which an earlier search may have written: nothing moves."""
+        """Reset the records of the steps from `first` on, which an earlier search may have written: no beam changes."""
         if first >= self.size.steps:
             return
         source, action, removed, added, normaliser = (field[first:] for field in self.records)

@@ -32,7 +32,7 @@ from beamtree.nn.function import first_order, save, watched
 from beamtree.utils.interrupts import check_interrupt
 
 # Weighted averages to the left and to the right of each position, of the same values or of one set for each side.
-Average = Callable[[Float[Tensor, "B *sides S D"]], Float[Tensor, "B 2 S D"]]
+NeighbourAverage = Callable[[Float[Tensor, "B *sides S D"]], Float[Tensor, "B 2 S D"]]
 # Upper bound on s. Up to it neither exp(s) nor its sum over all positions overflows in float64.
 LARGEST = 600.0
 # From the published code: 1e-8 for each of the four terms of the denominator.
@@ -51,8 +51,8 @@ class Positions(NamedTuple):
 class IterationInputs(NamedTuple):
     """Further inputs of the T iterations of a segment. An iteration whose inputs are zero has no effect."""
 
-    number: Int[Tensor, "T"]  # index of the iteration
-    may_go: Bool[Tensor, "T B S"]  # may be absorbed: all words but the last, in the first n iterations
+    step: Int[Tensor, "T"]  # index of the iteration
+    absorbable: Bool[Tensor, "T B S"]  # may be absorbed: all words but the last, in the first n iterations
     mask: Float[Tensor, "T B S mask"] | None  # dropout mask
 
 
@@ -61,7 +61,7 @@ class ContinuousRequest:
     """One forward pass of CRvNN."""
 
     start: Positions
-    may_go: Bool[Tensor, "B S"]  # may be absorbed: all words but the last
+    absorbable: Bool[Tensor, "B S"]  # may be absorbed: all words but the last
     lengths: Int[Tensor, "B"]
     loop: "ContinuousLoop"
     dropout: NodeDropout | None = None
@@ -93,14 +93,14 @@ class ContinuousLoop(Composite):
         states, existence, after = before.states, before.existence, []
         assert isinstance(self.cell, CellFunction)
         loop = replace(self, cell=dense(self.cell, existence.numel()))
-        for t, may_go in enumerate(given.may_go):
-            average, goes = by_windows(existence, may_go, self.threshold)
+        for t, absorbable in enumerate(given.absorbable):
+            average, active = by_windows(existence, absorbable, self.threshold)
             mask = None if given.mask is None else given.mask[t]
             by_kernels = states.dtype == torch.float32  # other dtypes use PyTorch's operations, as in the cell
-            states, existence = loop.iterate(states, existence, goes, mask, average, by_kernels)
+            states, existence = loop.iterate(states, existence, active, mask, average, by_kernels)
             after.append((states, existence))
         all_states, found = (torch.stack(parts) for parts in zip(*after, strict=True))
-        return absorb(before, all_states, found, given.number), found, found.detach()
+        return absorb(before, all_states, found, given.step), found, found.detach()
 
     def step_bytes(self, carry: tuple[Tensor, ...]) -> int:
         """The backward pass holds about 40 values for each value of h."""
@@ -110,14 +110,14 @@ class ContinuousLoop(Composite):
         self,
         states: Float[Tensor, "B S D"],
         existence: Float[Tensor, "B S"],
-        goes: Bool[Tensor, "B S"],
+        active: Bool[Tensor, "B S"],
         mask: Float[Tensor, "B S mask"] | None,
-        average: Average,
+        average: NeighbourAverage,
         by_kernels: bool = False,
     ) -> tuple[Float[Tensor, "B S D"], Float[Tensor, "B S"]]:
-        """One iteration. A sample is bitwise unchanged if `goes` is False for all its words.
+        """One iteration. A sample is bitwise unchanged if `active` is False for all its words.
 
-        goes: words that may be absorbed in this iteration.
+        active: words that may be absorbed in this iteration.
         by_kernels: whether to compute c with the Triton kernels.
         """
         with torch.autocast(states.device.type, enabled=False):  # keep averages in full precision
@@ -129,26 +129,26 @@ class ContinuousLoop(Composite):
         if by_kernels and not self.official_floor:
             from beamtree.nn.engine.gpu.continuous import absorb as absorb_by_kernels
 
-            go, after = absorb_by_kernels(scores, goes, existence, average, LARGEST)
+            probability, after = absorb_by_kernels(scores, active, existence, average, LARGEST)
         else:
-            go = self._compose_probability(scores, goes, average)  # c
-            after = existence * (1 - go.to(existence.dtype))
+            probability = self._compose_probability(scores, active, average)  # c
+            after = existence * (1 - probability.to(existence.dtype))
         parents = self.cell(one_left, states, mask).to(states.dtype)
         with torch.autocast(states.device.type, enabled=False):
-            come = average(go.unsqueeze(-1).to(states.dtype))[:, 0]  # 𝓛c, (B, S, 1)
-            new_states = states.lerp(parents, come)
+            left_probability = average(probability.unsqueeze(-1).to(states.dtype))[:, 0]  # 𝓛c, (B, S, 1)
+            new_states = states.lerp(parents, left_probability)
         return new_states, after
 
     def _compose_probability(
         self,
         scores: Float[Tensor, "B S"],
-        goes: Bool[Tensor, "B S"],
-        average: Average,
+        active: Bool[Tensor, "B S"],
+        average: NeighbourAverage,
     ) -> Float[Tensor, "B S"]:
         """c, in float64: a sigmoid of the score, reduced by the scores of the neighbours."""
         weights = scores.double().clamp(max=LARGEST).exp()  # (B, S)
         rest = 1 + OFFICIAL_FLOOR * weights.max().clamp(min=1) if self.official_floor else 1
-        weights = (weights * goes).unsqueeze(-1)  # (B, S, 1)
+        weights = (weights * active).unsqueeze(-1)  # (B, S, 1)
         beside = average(weights).sum(1)  # 𝓛 exp(s) + 𝓡 exp(s)
         return (weights / (weights + rest + beside)).squeeze(-1)
 
@@ -161,24 +161,24 @@ def one_by_one(request: ContinuousRequest, recompute: bool, by_autograd: bool = 
     """
     positions, loop, dropout, lengths = request.start, request.loop, request.dropout, request.lengths
     # Modules are not recomputed: their weights may have changed before the backward pass.
-    again = recompute and torch.is_grad_enabled() and loop.is_functional
-    if again:
+    recomputes = recompute and torch.is_grad_enabled() and loop.is_functional
+    if recomputes:
         loop = loop.bind(watched(loop.weights))
 
     def iterate(
-        states: Tensor, existence: Tensor, goes: Tensor, step: int
+        states: Tensor, existence: Tensor, active: Tensor, step: int
     ) -> tuple[Float[Tensor, "B S D"], Float[Tensor, "B S"]]:
-        mask = None if dropout is None else masks(dropout, range(step, step + 1), request.may_go)[0]
-        return loop.iterate(states, existence, goes, mask, by_matrices(existence, states.dtype, by_autograd))
+        mask = None if dropout is None else masks(dropout, range(step, step + 1), request.absorbable)[0]
+        return loop.iterate(states, existence, active, mask, by_matrices(existence, states.dtype, by_autograd))
 
-    for step in range(request.may_go.shape[1] - 2):
+    for step in range(request.absorbable.shape[1] - 2):
         check_interrupt()
-        goes = request.may_go & (step < lengths).unsqueeze(1) & is_unfinished(positions.existence, loop.threshold)
-        if request.halt and not goes.any():
+        active = request.absorbable & (step < lengths).unsqueeze(1) & is_unfinished(positions.existence, loop.threshold)
+        if request.halt and not active.any():
             break
-        arguments = (positions.states, positions.existence, goes, step)
+        arguments = (positions.states, positions.existence, active, step)
         new: tuple[Tensor, Tensor]
-        if again:  # an iteration does not draw random numbers
+        if recomputes:  # an iteration does not draw random numbers
             new = checkpoint(iterate, *arguments, use_reentrant=False, preserve_rng_state=False)
         else:
             new = iterate(*arguments)
@@ -194,21 +194,21 @@ def captured(request: ContinuousRequest) -> Positions:
     loop, lengths, dropout = request.loop, request.lengths, request.dropout
 
     def draw(steps: range) -> IterationInputs:
-        number = torch.arange(steps.start, steps.stop, device=lengths.device)
-        mask = None if dropout is None else masks(dropout, steps, request.may_go)
-        return IterationInputs(number, request.may_go & (number.view(-1, 1, 1) < lengths.unsqueeze(1)), mask)
+        step = torch.arange(steps.start, steps.stop, device=lengths.device)
+        mask = None if dropout is None else masks(dropout, steps, request.absorbable)
+        return IterationInputs(step, request.absorbable & (step.view(-1, 1, 1) < lengths.unsqueeze(1)), mask)
 
     def should_stop(positions: tuple[Tensor, ...]) -> bool:
         return request.halt and not bool(is_unfinished(Positions(*positions).existence, loop.threshold).any())
 
-    steps = request.may_go.shape[1] - 2
-    ran = segments.run(loop, request.start, (), draw, steps, redraw=True, should_stop=should_stop)
-    return Positions(*ran.carry)
+    steps = request.absorbable.shape[1] - 2
+    result = segments.run(loop, request.start, (), draw, steps, redraw=True, should_stop=should_stop)
+    return Positions(*result.carry)
 
 
-def masks(dropout: NodeDropout, steps: range, may_go: Bool[Tensor, "B S"]) -> Float[Tensor, "T B S mask"]:
+def masks(dropout: NodeDropout, steps: range, absorbable: Bool[Tensor, "B S"]) -> Float[Tensor, "T B S mask"]:
     """Dropout masks as a function of sample, iteration and position, so that the backward pass gets the same masks."""
-    T, (B, S), device = len(steps), may_go.shape, may_go.device
+    T, (B, S), device = len(steps), absorbable.shape, absorbable.device
     step = torch.arange(steps.start, steps.stop, device=device).view(T, 1, 1).expand(T, B, S)
     sample = torch.arange(B, device=device).view(1, B, 1).expand(T, B, S)
     position = torch.arange(S, device=device).expand(T, B, S)
@@ -222,15 +222,15 @@ def is_unfinished(existence: Float[Tensor, "B S"], threshold: float) -> Bool[Ten
 
 
 def by_windows(
-    existence: Float[Tensor, "B S"], may_go: Bool[Tensor, "B S"], threshold: float
-) -> tuple[Average, Bool[Tensor, "B S"]]:
+    existence: Float[Tensor, "B S"], absorbable: Bool[Tensor, "B S"], threshold: float
+) -> tuple[NeighbourAverage, Bool[Tensor, "B S"]]:
     """Averages by kernels that sum over the neighbours, and the words that may be absorbed."""
     from beamtree.nn.engine.gpu.continuous import neighbours as by_kernels  # needs triton, an optional package
 
-    return by_kernels(existence, may_go, threshold)
+    return by_kernels(existence, absorbable, threshold)
 
 
-def by_matrices(existence: Float[Tensor, "B S"], dtype: torch.dtype, by_autograd: bool = False) -> Average:
+def by_matrices(existence: Float[Tensor, "B S"], dtype: torch.dtype, by_autograd: bool = False) -> NeighbourAverage:
     """Averages by products with 𝓛 and 𝓡."""
     exact = neighbours(existence, by_autograd)
     sides = {torch.float64: exact, dtype: exact.to(dtype)}
@@ -279,15 +279,15 @@ class Gains(torch.autograd.Function):
         ctx: Any, inputs: Sequence[Tensor], others: Sequence[Any], gradient: Float[Tensor, "B 2 S S"]
     ) -> tuple[Tensor | None, ...]:
         total, start = inputs
-        lies = total[:, None, None] - start.unsqueeze(-1)  # (B, 2, S, S+1)
-        d_lies = F.pad(gradient, (1, 0))
-        d_lies[..., :-1] -= gradient
-        d_lies.masked_fill_((lies < 0) | (lies > 1), 0)
-        return d_lies.sum((1, 2)), -d_lies.sum(3)
+        offset = total[:, None, None] - start.unsqueeze(-1)  # (B, 2, S, S+1)
+        d_offset = F.pad(gradient, (1, 0))
+        d_offset[..., :-1] -= gradient
+        d_offset.masked_fill_((offset < 0) | (offset > 1), 0)
+        return d_offset.sum((1, 2)), -d_offset.sum(3)
 
 
 def absorb(
-    before: Positions, states: Float[Tensor, "T B S D"], existence: Float[Tensor, "T B S"], number: Int[Tensor, "T"]
+    before: Positions, states: Float[Tensor, "T B S D"], existence: Float[Tensor, "T B S"], step: Int[Tensor, "T"]
 ) -> Positions:
     """The positions after T iterations with these results, including the nodes of the words that were absorbed."""
     T, B, S = existence.shape
@@ -303,7 +303,7 @@ def absorb(
     row = (at * B + batch) * S + following.gather(0, at)  # (1, B, S)
     made = states.flatten(0, 2).index_select(0, row.flatten()).view_as(before.nodes)
     nodes = torch.where(absorbed_now.unsqueeze(-1), made, before.nodes)
-    times = torch.where(absorbed_now, (number[at] + now.gather(0, at))[0], before.times)
+    times = torch.where(absorbed_now, (step[at] + now.gather(0, at))[0], before.times)
     return Positions(states[-1], existence[-1], nodes, times)
 
 

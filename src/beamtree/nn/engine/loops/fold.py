@@ -16,12 +16,17 @@ aten = torch.ops.aten  # for PyTorch's own derivatives of GELU and LayerNorm
 class Fold(torch.autograd.Function):
     """The candidates M̂ of a step: h_i = x + s_i (R(h_{i−1}, M_i) − x), h_{−1} = x, from the lowest open slot up.
 
-    With a = [k ⊙ (l; r)] W1 + b1, g = k′ ⊙ GELU(a), [z; h; c; u] = g W2 + b2 and t = σ(z) l + σ(h) r + σ(c) u, as in
-    `beamtree.nn.cells.GRC`, where k and k′ are the parts of the mask. The product of M_i with W1 is computed for all
-    slots in one batch. All l and r are known in the backward pass: it recomputes all activations in one batch, and only
-    dt, da and the gradient of the states run from slot to slot. The weight gradients are one product for all slots. So
-    no activations are saved, and a slot takes nine launches in the forward pass and seven in the backward pass. If the
-    candidates are already known, as `made`, the forward pass returns them.
+    R is `beamtree.nn.cells.GRC` with dropout on its children too,
+
+        a = [k ⊙ (l; r)] W1 + b1 ,  g = k′ ⊙ GELU(a) ,  [z; h; c; u] = g W2 + b2 ,  t = σ(z) l + σ(h) r + σ(c) u ,
+
+    where k and k′ are the parts of the mask, and its result is LN(t).
+
+    The product of M_i with W1 is computed for all slots in one batch. All l and r are known in the backward pass: it
+    recomputes all activations in one batch, and only dt, da and the gradient of the states run from slot to slot. The
+    weight gradients are one product for all slots. So no activations are saved, and a slot takes nine launches in the
+    forward pass and seven in the backward pass. If the candidates are already known, as `made`, the forward pass
+    returns them.
     """
 
     @staticmethod

@@ -36,7 +36,7 @@ class Memory(NamedTuple):
     distribution: Float[Tensor, "slots B"]  # p
 
 
-class Masks(NamedTuple):
+class MemoryMasks(NamedTuple):
     """Dropout masks: factors in a step, booleans (True: kept) in a segment; None if nothing is dropped."""
 
     candidates: Shaped[Tensor, "*T slots B D"] | None  # before W_k
@@ -77,7 +77,7 @@ class MemoryLoop(Composite):
         leaf: Float[Tensor, "B D"],
         query: Float[Tensor, "B D"],
         memory: Memory,
-        masks: Masks,
+        masks: MemoryMasks,
         closed: int = 0,
         made: Float[Tensor, "slots B D"] | None = None,
         fold: Callable[..., Tensor] | None = None,
@@ -103,7 +103,7 @@ class MemoryLoop(Composite):
         candidates = torch.cat((leaf.expand(closed, -1, -1), above)) if closed else above
         return Memory(finished, candidates, distribution)
 
-    def distribution(self, query: Float[Tensor, "B D"], memory: Memory, masks: Masks) -> Float[Tensor, "slots B"]:
+    def distribution(self, query: Float[Tensor, "B D"], memory: Memory, masks: MemoryMasks) -> Float[Tensor, "slots B"]:
         """p, from the leaf's query and the memory of the previous step."""
         keys = self.key(times(memory.candidates, masks.candidates))  # (slots, B, D)
         matches = times(F.gelu(query + keys), masks.matches)
@@ -128,7 +128,9 @@ class MemoryLoop(Composite):
         memory, candidates, distributions = Memory(*carry), [], []
         assert isinstance(self.cell, GRCFunction)
         fold = make_fold(self.cell, memory.distribution.numel())
-        for t, (leaf, query, scaled) in enumerate(zip(*inputs, self.scaled(Masks(*masks), inputs[0]), strict=True)):
+        for t, (leaf, query, scaled) in enumerate(
+            zip(*inputs, self.scaled(MemoryMasks(*masks), inputs[0]), strict=True)
+        ):
             memory = self.step(leaf, query, memory, scaled, made=at(made, t), fold=fold)
             candidates.append(memory.candidates)
             distributions.append(memory.distribution.detach())
@@ -138,12 +140,12 @@ class MemoryLoop(Composite):
         """The backward pass holds about 30 values, mostly of the cells, for each value of M̂."""
         return 15 * sum(tensor.nbytes for tensor in carry)
 
-    def masks(self, steps: range, leaves: Float[Tensor, "N B D"], generator: torch.Generator | None) -> Masks:
+    def masks(self, steps: range, leaves: Float[Tensor, "N B D"], generator: torch.Generator | None) -> MemoryMasks:
         """What dropout keeps in these steps. Drawn step by step, so that masks do not depend on the segment size."""
         if self.dropouts is None:
-            return Masks(None, None, None)
+            return MemoryMasks(None, None, None)
         shape, widths = (len(steps), self.slots, leaves.shape[1]), (self.dim, self.dim, 2 * self.dim + self.mask_dim)
-        masks = Masks(*(leaves.new_zeros(*shape, width, dtype=torch.bool) if rate else None
+        masks = MemoryMasks(*(leaves.new_zeros(*shape, width, dtype=torch.bool) if rate else None
                         for width, rate in zip(widths, self.dropouts, strict=True)))  # fmt: skip
         for t, step in enumerate(steps):
             for mask, rate, closed in zip(masks, self.dropouts, (0, 0, self.closed(step)), strict=True):
@@ -151,11 +153,11 @@ class MemoryLoop(Composite):
                     mask[t, closed:].bernoulli_(1 - rate, generator=generator)
         return masks
 
-    def scaled(self, masks: Masks, leaves: Float[Tensor, "T B D"]) -> list[Masks]:
+    def scaled(self, masks: MemoryMasks, leaves: Float[Tensor, "T B D"]) -> list[MemoryMasks]:
         """The factors by which each step multiplies."""
         pairs = zip(masks, self.dropouts or (0.0, 0.0, 0.0), strict=True)
         scaled = [None if mask is None else mask.to(leaves.dtype).div_(1 - rate) for mask, rate in pairs]
-        return [Masks(*(at(mask, t) for mask in scaled)) for t in range(len(leaves))]
+        return [MemoryMasks(*(at(mask, t) for mask in scaled)) for t in range(len(leaves))]
 
 
 def fold_by_autograd(

@@ -20,7 +20,7 @@ from beamtree.utils.checks import is_installed
 
 WORD_FACTOR = 0x1E3779B1  # multiplies the index of a pair of columns
 LEAST_RATE = 2**-16  # smaller dropout rates have no effect
-INPUTS = -1  # stands for a layer's index in the dropout of the inputs
+INPUTS = -1  # used in place of a layer's index for the dropout of the inputs
 
 
 class LayerWeights(NamedTuple):
@@ -123,9 +123,9 @@ def kept(
     sample, position = (torch.arange(size, device=offsets.device) for size in (B, n))
     key = (sample * FACTORS[0]).unsqueeze(1) + position * FACTORS[1] + layer * FACTORS[2]  # (B, n)
     words = mix(key.int().unsqueeze(2) + offsets)  # (B, n, ⌈width / 2⌉)
-    numbers = words.view(torch.int16)[..., :width]  # uniform over int16
-    found = numbers > limit
-    found[..., -1] = numbers[..., -1] > last_limit
+    values = words.view(torch.int16)[..., :width]  # uniform over int16
+    found = values > limit
+    found[..., -1] = values[..., -1] > last_limit
     return found
 
 

@@ -1,6 +1,6 @@
 """OneSoft's replay: the gradient of a search with a soft beam.
 
-The backward pass undoes the steps one by one, the last first; of the nodes it needs only the pool's states. In each
+The backward pass runs through the steps, the last first; of the nodes it needs only the pool's states. In each
 step it recomposes the nodes and propagates their gradient to their children; then the gradient of the soft beam's
 states to the states they average and to the weights of the average; then the gradient of the weights and scores to the
 logits and to the scores before the step.
@@ -79,7 +79,7 @@ class SoftReplay(torch.autograd.Function):
         ctx.autocast = Autocast(leaves.device.type)
         ctx.leaves, ctx.blocks, ctx.composed = len(leaves), trace.blocks, pool.used
         spans = pool.spans.int() if ctx.functions.dropout else None
-        ctx.shapes, undo = [[field.shape for field in present(step)] for step in trace.undo], pack(trace.undo)
+        ctx.shapes, records = [[field.shape for field in present(step)] for step in trace.records], pack(trace.records)
         kept = (
             pool.states,
             pool.logits,
@@ -87,7 +87,7 @@ class SoftReplay(torch.autograd.Function):
             spans,
             nodes,
             active,
-            *undo,
+            *records,
         )
         save(ctx, (leaves, *weights), *kept)
         return torch.cat((leaves, take(pool.states, nodes))), trace.scores.clone()
@@ -101,12 +101,12 @@ class SoftReplay(torch.autograd.Function):
         store_gradient: Float[Tensor, "rows S"],
         score_gradient: Float[Tensor, "B K"],
     ) -> tuple[Tensor | None, ...]:
-        states, logits, children, spans, nodes, active, *undo = kept
+        states, logits, children, spans, nodes, active, *records = kept
         bound = ctx.functions.bind(inputs[1:])
         cell, scorer, dropout = bound.cell, bound.scorer, bound.dropout
         assert isinstance(scorer, ParentScorerFunction)
         dim = cell.dim
-        gradient = torch.zeros_like(states)  # of every state; complete once all its users were undone
+        gradient = torch.zeros_like(states)  # of every state; complete once all its users are processed
         gradient[: ctx.leaves] = store_gradient[: ctx.leaves]
         gradient.index_add_(0, nodes, store_gradient[ctx.leaves :])
         logit_gradient = torch.zeros_like(logits)
@@ -123,26 +123,27 @@ class SoftReplay(torch.autograd.Function):
                 gradient[low:high, :dim].addr_(logit_gradient[low:high].to(states.dtype), scorer_weight)
                 composed.pull_back(low, high)
 
-            steps, end = unpack(undo, ctx.shapes), ctx.composed
+            steps, end = unpack(records, ctx.shapes), ctx.composed
             for index in reversed(range(len(ctx.blocks))):
                 block = ctx.blocks[index]
                 pull_back(block.composed, end)
                 end = block.composed
                 step = steps[index]
-                going = active[:, index, None]  # (B, 1)
-                above = gradient[block.elements : block.elements + len(going) * (step.rows.shape[2] - 2)]  # (B·m, S)
+                is_active = active[:, index, None]  # (B, 1)
+                made = len(is_active) * (step.rows.shape[2] - 2)  # B·m
+                above = gradient[block.elements : block.elements + made]  # (B·m, S)
                 v_gradient = average_gradient(gradient, above, states, step, ctx.mix)
 
                 # Through the scores; the step did not change those of finished samples.
                 row_logits = logits.take(step.rows)
-                found = continuation_gradient(score_gradient.where(going, 0), v_gradient.to(logits.dtype), step)
+                found = continuation_gradient(score_gradient.where(is_active, 0), v_gradient.to(logits.dtype), step)
                 if step.forests is not None:
                     found = resolve_gradient(found, row_logits, step, step.forests, ctx.duplicates)
                 found = found.view_as(step.columns)  # (B, K, J)
                 before = found.sum(2)
                 row_gradient = row_logits.softmax(-1).mul_(-before.unsqueeze(2)).scatter_add_(2, step.columns, found)
                 logit_gradient.index_add_(0, step.rows.flatten(), row_gradient.flatten())
-                score_gradient = before.where(going, score_gradient)
+                score_gradient = before.where(is_active, score_gradient)
             pull_back(ctx.leaves, end)
             composed.finish()
         logit_gradient = logit_gradient[: ctx.composed].to(states.dtype)  # later rows have no logit

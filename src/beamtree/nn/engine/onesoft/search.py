@@ -25,7 +25,7 @@ from beamtree.nn.topk import operators as topk
 
 
 class SoftStep(NamedTuple):
-    """The action of each step in each kept beam; in the soft beam, the last, that of its heaviest continuation."""
+    """The action of each step in each kept beam; that of the last, the soft beam, is its heaviest continuation's."""
 
     source: Int[Tensor, "T B K"]
     action: Int[Tensor, "T B K"]
@@ -55,7 +55,7 @@ class Block(NamedTuple):
 class SoftTrace(NamedTuple):
     pool: Pool
     steps: SoftStep
-    undo: list[StepRecord]
+    records: list[StepRecord]
     blocks: list[Block]
     scores: Float[Tensor, "B K"]
     roots: Int[Tensor, "B K"]
@@ -79,7 +79,7 @@ def run(pool: Pool, first: int) -> SoftTrace:
     scores, forests = request.start_scores(), None
     noise, all_active = Noise(request), request.active
     present = torch.arange(N, device=rows.device) < request.lengths.unsqueeze(1) - 1  # (B, N)
-    undo, blocks = [], []
+    records, blocks = [], []
     sources, actions, chosen, made = [], [], [], []
     for step in range(request.steps):
         active = all_active[:, step, None]  # (B, 1)
@@ -104,7 +104,7 @@ def run(pool: Pool, first: int) -> SoftTrace:
             torch.cat((shift.pairs[:, :-1].flatten(1, 2), elements.unfold(1, 2, 1)), dim=1),
             torch.cat((shift.present[:, :-1].flatten(1), there), dim=1),
         )  # (B, 2(K−1) + m−1)
-        undo.append(
+        records.append(
             StepRecord(rows, H, proposal.columns, proposal.scores, best.weights, best.indices, scores, proposal.forests)
         )
         shift.rows[:, :-1].scatter_(2, shift.columns[:, :-1], new[:, :pairs].view(B, K - 1, 2))
@@ -120,7 +120,7 @@ def run(pool: Pool, first: int) -> SoftTrace:
         scores = best.scores.where(active, scores)
     last = roots(pool, rows)
     node = torch.cat((stack(chosen, last[:, :-1]), stack(made, last[:, -1:])), dim=2)
-    return SoftTrace(pool, SoftStep(stack(sources, last), stack(actions, last), node), undo, blocks, scores, last)
+    return SoftTrace(pool, SoftStep(stack(sources, last), stack(actions, last), node), records, blocks, scores, last)
 
 
 class Mixture(NamedTuple):

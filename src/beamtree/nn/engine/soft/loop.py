@@ -45,7 +45,7 @@ class SoftRequest(Request):
 class StepInputs(NamedTuple):
     """The inputs of the T steps of a segment, besides the beams."""
 
-    number: Int[Tensor, "T"]  # index of the step, starting at 1; 0 for padding steps, which do nothing
+    step: Int[Tensor, "T"]  # index of the step, starting at 1; 0 for padding steps, which do nothing
     lengths: Int[Tensor, "T B"]
     noise: Float[Tensor, "T B K M"] | None
     offsets: Int[Tensor, "T words"] | None  # of the dropout hash
@@ -73,14 +73,14 @@ class SoftLoop(Composite):
 
         beams, given, states, notes = Mixed(*carry), StepInputs(*masks), [], []  # type: ignore[arg-type]
         cell = dense(self.cell, beams.states[..., 0].numel())
-        for t, number in enumerate(given.number):
+        for t, step in enumerate(given.step):
             leaves, dropout = beams.states[:, 0], None
             if given.offsets is not None and self.dropout is not None:
                 dropout = NodeDropout(*self.dropout, leaves, offsets=given.offsets[t])
             request = Request(leaves, given.lengths[t], cell, self.scorer, self.beam_size, self.mix, dropout=dropout)
             noise = None if given.noise is None else given.noise[t]
             beams, merged = search.advance(
-                request, beams, number - 1, noise, self.operator, live=self.beam_size, call=search.uncheckpointed
+                request, beams, step - 1, noise, self.operator, live=self.beam_size, call=search.uncheckpointed
             )
             beams = beams._replace(states=F.pad(beams.states, (0, 0, 0, 1)), bounds=F.pad(beams.bounds, (0, 1)))
             states.append(merged.states)
@@ -102,19 +102,19 @@ def encode(request: SoftRequest) -> Chart:
 
     def draw(steps: range) -> StepInputs:
         T = len(steps)
-        number = torch.arange(steps.start + 1, steps.stop + 1, device=request.lengths.device)
-        drawn = [one for step in steps if (one := noise.at(step)[0]) is not None]
+        step = torch.arange(steps.start + 1, steps.stop + 1, device=request.lengths.device)
+        drawn = [one for each in steps if (one := noise.at(each)[0]) is not None]
         offsets = None if request.dropout is None else request.dropout.offsets.expand(T, -1)
-        return StepInputs(number, request.lengths.expand(T, -1), torch.stack(drawn) if drawn else None, offsets)
+        return StepInputs(step, request.lengths.expand(T, -1), torch.stack(drawn) if drawn else None, offsets)
 
     assert isinstance(request.cell, CellFunction)
     assert isinstance(request.scorer, ScorerFunction)
     dropout = None if request.dropout is None else (request.dropout.rate, request.dropout.width)
     loop = SoftLoop(request.cell, request.scorer, request.beam_size, request.soft, request.operator, dropout)
-    ran = segments.run(loop, search.start(request), (), draw, request.steps, refusal=NO_SECOND_DERIVATIVE)
-    source, choice, *span = ran.notes.unbind(-1)
-    steps = Merged(source, choice, torch.stack(span, dim=-1), ran.states)
-    return search.chart_of_mixtures(request, steps, Mixed(*ran.carry))
+    result = segments.run(loop, search.start(request), (), draw, request.steps, refusal=NO_SECOND_DERIVATIVE)
+    source, choice, *span = result.notes.unbind(-1)
+    steps = Merged(source, choice, torch.stack(span, dim=-1), result.states)
+    return search.chart_of_mixtures(request, steps, Mixed(*result.carry))
 
 
 def _why_not(request: SoftRequest) -> str | None:

@@ -38,7 +38,7 @@ from beamtree.nn.topk.transport import TransportTopK
 from beamtree.utils.interrupts import check_interrupt
 
 Operator = Callable[[Float[Tensor, "B m"], int], TransportTopK]
-Number = int | Int[Tensor, ""]
+StepIndex = int | Int[Tensor, ""]
 Call = Callable[..., Any]  # takes a function and its arguments, and calls it
 
 
@@ -106,7 +106,7 @@ def start(request: Request) -> Mixed:
 def advance(
     request: Request,
     beams: Mixed,
-    step: Number,
+    step: StepIndex,
     noise: Float[Tensor, "B K width"] | None,
     operator: Operator,
     live: int,
@@ -152,7 +152,7 @@ def advance(
 
 
 def propose(
-    request: Request, H: Float[Tensor, "B b n S"], bounds: Int[Tensor, "B b n+1"], step: Number
+    request: Request, H: Float[Tensor, "B b n S"], bounds: Int[Tensor, "B b n+1"], step: StepIndex
 ) -> tuple[Float[Tensor, "B b n-1 S"], Float[Tensor, "B b n-1"]]:
     """The candidate parents of all pairs of neighbours, and their log-probabilities."""
     parents = compose(request, H, bounds)

@@ -28,7 +28,7 @@ def encode(request: Request) -> Chart:
     H = request.leaves.unsqueeze(1).expand(B, K, N, S)  # each sample's sequence of states
     bounds = torch.arange(N + 1, device=H.device).expand(B, K, N + 1)  # element i covers bounds[i] to bounds[i+1]
     scores = torch.zeros(B, K, dtype=request.score_dtype, device=H.device)
-    own = torch.arange(K, device=H.device).expand(B, K)
+    source = torch.arange(K, device=H.device).expand(B, K)
     history, noise, all_active = BeamHistory(request), Noise(request), request.active
 
     for step in range(request.steps):
@@ -41,7 +41,7 @@ def encode(request: Request) -> Chart:
         active = all_active[:, step, None]  # (B, 1)
         column = choice.unsqueeze(2)  # (B, K, 1)
         spans = torch.cat((bounds.gather(2, column), bounds.gather(2, column + 2)), dim=2)  # (B, K, 2)
-        history.add(own, choice, new_H.gather(2, column.unsqueeze(3).expand(B, K, 1, S)).squeeze(2), spans)
+        history.add(source, choice, new_H.gather(2, column.unsqueeze(3).expand(B, K, 1, S)).squeeze(2), spans)
         H = new_H.where(active[..., None, None], H[:, :, :-1])
         bounds = shorten(bounds, choice).where(active[..., None], bounds[:, :, :-1])
         scores = (scores + log_probability(log_p, choice, s)).where(active, scores)

@@ -3,7 +3,7 @@
 **Forward** is a search without gradients (see `beamtree.nn.engine.beam.search`) whose beams do not compete: each step
 composes two new candidates for each sample, 3N nodes in all.
 
-**Backward** undoes the steps, the last first. With G_j the gradient of the new sequence, whose value is one-hot in s,
+**Backward** runs through the steps, the last first. With G_j the gradient of the new sequence at a one-hot s,
 
     dL/ds_j = G_j · (P_j − h_{j+1}) + Σ_{i ≥ j} G_i · (h_{i+1} − h_i)
     dL/dℓ   = softmax'(y) dL/ds ,
@@ -11,7 +11,7 @@ composes two new candidates for each sample, 3N nodes in all.
 so every candidate has a gradient in every step in which it is present, not only when it is chosen. But this gradient
 is a scalar: the children receive it times the gradient of the candidate's logit ℓ, which is the same in every step and
 is computed once for all candidates, in one batch. A step then only gathers, multiplies and adds. Only the chosen parent
-has a vector as gradient, which is pulled back when its step is undone. The weights need only the sum of each node's
+has a vector as gradient, which is pulled back at the step that chose it. The weights need only the sum of each node's
 gradients. Memory is O(K·N) vectors and O(K·N²) scalars.
 """
 
@@ -47,7 +47,7 @@ class Samples(Request):
         return torch.zeros(shape, dtype=self.score_dtype, device=self.leaves.device)
 
 
-class Draw(NamedTuple):
+class StepDistribution(NamedTuple):
     """The distribution that a step drew from. The final merge counts as a step too, with a single candidate."""
 
     rows: Int[Tensor, "B K m"]  # the candidates
@@ -65,7 +65,7 @@ class SampleTrace(NamedTuple):
 
 
 class SampleGradients(NamedTuple):
-    """The gradients after all steps were undone."""
+    """The gradients before the first step."""
 
     sequence: Float[Tensor, "B K N S"]  # of the leaves, in each sample
     logits: Float[Tensor, "P"]  # of the logit of each node, over all steps
@@ -78,11 +78,11 @@ class SampleGradients(NamedTuple):
 
 Kept = list[Tensor | None]
 # Arguments: the nodes, the gradients of the nodes that the actions made and of the scores, and the kept tensors.
-UndoSteps = Callable[..., SampleGradients]
+BackwardSteps = Callable[..., SampleGradients]
 
 
 def encode(request: Samples) -> Chart:
-    """Search, and undo the search if a gradient is needed.
+    """Search, and run backward through its steps if a gradient is needed.
 
     The reference computes gradients of cells and scorers that are known only as modules.
     """
@@ -91,24 +91,24 @@ def encode(request: Samples) -> Chart:
     B, N, _ = request.leaves.shape
     pool = Pool(request, size=B * (N + request.candidates + 2 * request.beam_size * request.steps))
     trace, draws = search(pool)
-    return finish(trace, undo, keep(trace, draws) if request.wants_gradient() else [])
+    return finish(trace, backward_steps, keep(trace, draws) if request.wants_gradient() else [])
 
 
-def finish(trace: SampleTrace, undo: UndoSteps, kept: Kept) -> Chart:
-    """The chart of a search. `undo` computes its gradient, from the pool and the kept tensors."""
+def finish(trace: SampleTrace, backward_steps: BackwardSteps, kept: Kept) -> Chart:
+    """The chart of a search. `backward_steps` computes its gradient, from the pool and the kept tensors."""
     request = trace.pool.request
     chart = make_chart(trace.pool, trace.actions, trace.nodes, trace.scores, trace.roots)
     if not request.wants_gradient():
         return chart
     leaves = request.leaves.flatten(0, 1)
-    settings = SampleSettings(Functions.of(request), trace.pool, undo, kept)
+    settings = SampleSettings(Functions.of(request), trace.pool, backward_steps, kept)
     store, scores = StraightThrough.apply(settings, chart.nodes, chart.scores, leaves, *request.weights)
     rows = torch.arange(len(leaves), len(store), device=store.device).view_as(chart.nodes)
     return replace(chart, store=store, scores=scores, nodes=rows)
 
 
 @torch.inference_mode()
-def search(pool: Pool) -> tuple[SampleTrace, list[Draw]]:
+def search(pool: Pool) -> tuple[SampleTrace, list[StepDistribution]]:
     """Draw every sample's merges; see `beamtree.nn.engine.beam.search.run`."""
     request = pool.request
     rows = first_rows(pool)  # (B, K, m+2)
@@ -124,7 +124,7 @@ def search(pool: Pool) -> tuple[SampleTrace, list[Draw]]:
         noisy = log_p if candidate_noise is None else log_p + candidate_noise.narrow(2, 0, m)
         column = noisy.argmax(-1, keepdim=True)  # (B, K, 1)
         scores = (scores + log_p.gather(2, column).squeeze(2)).where(active, scores)
-        draws.append(Draw(candidates, noisy.softmax(-1)))
+        draws.append(StepDistribution(candidates, noisy.softmax(-1)))
 
         # Remove the drawn candidate and its neighbours; in a finished sample, the absent node at the end of its row.
         column = column.where(active.unsqueeze(2), m + 1)
@@ -139,13 +139,13 @@ def search(pool: Pool) -> tuple[SampleTrace, list[Draw]]:
         nodes.append(drawn)
     if request.candidates:
         last = rows[..., 1:-1]  # (B, K, 1)
-        draws.append(Draw(last, torch.ones_like(last, dtype=scores.dtype)))
+        draws.append(StepDistribution(last, torch.ones_like(last, dtype=scores.dtype)))
     merges = [stack(values, rows[..., 0]).movedim(0, 2) for values in (actions, nodes)]  # (B, K, T)
     return SampleTrace(pool, merges[0], merges[1], scores, roots(pool, rows)), draws
 
 
-def keep(trace: SampleTrace, draws: list[Draw]) -> Kept:
-    """What `undo` needs.
+def keep(trace: SampleTrace, draws: list[StepDistribution]) -> Kept:
+    """What `backward_steps` needs.
 
     The last merge of every sample is assigned to the last step, where the longest sample has its own.
     """
@@ -161,7 +161,7 @@ class SampleSettings(NamedTuple):
 
     functions: Functions
     pool: Pool
-    undo: UndoSteps
+    backward_steps: BackwardSteps
     kept: Kept
 
 
@@ -177,7 +177,7 @@ class StraightThrough(torch.autograd.Function):
         leaves: Float[Tensor, "L S"],
         *weights: Tensor,
     ) -> tuple[Float[Tensor, "rows S"], Float[Tensor, "B K"]]:
-        ctx.functions, pool, ctx.undo, kept = settings
+        ctx.functions, pool, ctx.backward_steps, kept = settings
         ctx.set_materialize_grads(False)  # without a gradient of the scores some work is skipped
         ctx.shape, ctx.autocast = nodes.shape, Autocast(leaves.device.type)
         tables = (pool.states, pool.logits, pool.children.int(), pool.spans.int())
@@ -205,7 +205,7 @@ class StraightThrough(torch.autograd.Function):
 
         # In inference mode, like the search. The returned tensors are allocated outside of it.
         with torch.inference_mode(), ctx.autocast.again():
-            sequence, logit_gradient, gradient = ctx.undo(nodes, above, score_gradient, *kept)
+            sequence, logit_gradient, gradient = ctx.backward_steps(nodes, above, score_gradient, *kept)
             gradient += nodes.from_logits(logit_gradient)
             nodes.add_weight_gradients(weight_gradients, gradient)
         logit_gradient = logit_gradient.to(states.dtype)
@@ -219,7 +219,7 @@ class StraightThrough(torch.autograd.Function):
         )
 
 
-def undo(
+def backward_steps(
     nodes: "SampleNodes",
     above: Float[Tensor, "B K M S"],
     score_gradient: Float[Tensor, "B K"] | None,
@@ -227,18 +227,21 @@ def undo(
     parents: Int[Tensor, "B K M"],
     *fields: Tensor,
 ) -> SampleGradients:
-    """Undo all steps, the last first. `above` is the gradient of the actions' nodes, `fields` are from the draws."""
-    draws = [Draw(rows, y) for rows, y in zip(fields[::2], fields[1::2], strict=True)]
-    (B, K, M, S), going = above.shape, has_merge(nodes.lengths, above.shape[2])
+    """The backward pass of all steps, the last first.
+
+    `above` is the gradient of the actions' nodes; `fields` are those of all draws.
+    """
+    draws = [StepDistribution(rows, y) for rows, y in zip(fields[::2], fields[1::2], strict=True)]
+    (B, K, M, S), merging = above.shape, has_merge(nodes.lengths, above.shape[2])
     # The gradient of the sequence, which has m + 1 elements before a step and m after it; the rest of G is 0.
     G = nodes.states.new_zeros(B, K, M + 2, S)
     logit_gradient, gradient = torch.zeros_like(nodes.logits), torch.zeros_like(nodes.states)
     sides = nodes.sides(Sides(*(torch.zeros_like(nodes.states) for _ in Sides._fields)))
     here = torch.arange(M, device=G.device)
     # Where nothing was merged, the column is past all elements, where G is 0.
-    columns = actions.where(going.unsqueeze(1), M - here).movedim(2, 0).unsqueeze(3)  # (M, B, K, 1)
+    columns = actions.where(merging.unsqueeze(1), M - here).movedim(2, 0).unsqueeze(3)  # (M, B, K, 1)
     pairs = torch.cat((columns, columns + 1), dim=3).unsqueeze(4).expand(-1, -1, -1, -1, S)  # (M, B, K, 2, S)
-    by_steps = [t.unbind(0) for t in (columns, pairs[..., :1, :], pairs, by_step(above, nodes.lengths, going))]
+    by_steps = [t.unbind(0) for t in (columns, pairs[..., :1, :], pairs, by_step(above, nodes.lengths, merging))]
     places = torch.arange(B * K * (M + 2), device=G.device).view(B, K, M + 2)
     logit_gradients: list[Tensor] = []  # of the candidates of each step, the last step first
     parent_gradients: list[Tensor] = []  # of the nodes that each step made
@@ -255,7 +258,7 @@ def undo(
             logit = draw_gradient(s_gradient(new, side), draw, column, nodes.logits, score_gradient)  # (B, K, m)
             parent = G.gather(2, place).view(B * K, S)
             down = chosen.pull_back(slice((step - first) * B * K, (step - first + 1) * B * K), parent)
-            # Undo the merge: elements to the right of the parent shift by one, and the children replace it.
+            # Before the merge: elements to the right of the parent shift by one, and the children replace it.
             source = places.narrow(2, 0, m) + (here.narrow(0, 0, m) <= column)
             behind.copy_(take(G.view(-1, S), source))
             G.scatter_(2, pair, down.view(B, K, 2, S))
@@ -360,14 +363,14 @@ def has_merge(lengths: Int[Tensor, "B"], M: int) -> Bool[Tensor, "B M"]:
 
 
 def by_step(
-    gradient: Float[Tensor, "B K M S"], lengths: Int[Tensor, "B"], going: Bool[Tensor, "B M"]
+    gradient: Float[Tensor, "B K M S"], lengths: Int[Tensor, "B"], merging: Bool[Tensor, "B M"]
 ) -> Float[Tensor, "M B K 1 S"]:
     """The gradient of each node, by the step that made it. In the chart, a sample's last merge follows its others."""
     B, K, M, S = gradient.shape
     step = torch.arange(M, device=lengths.device)
     source = (lengths.unsqueeze(1) - 2).clamp(min=0).where(step == M - 1, step)  # (B, M)
     gradient = gradient.gather(2, source.view(B, 1, M, 1).expand(B, K, M, S))
-    return gradient.where(going.view(B, 1, M, 1), 0).movedim(2, 0).unsqueeze(3)
+    return gradient.where(merging.view(B, 1, M, 1), 0).movedim(2, 0).unsqueeze(3)
 
 
 def s_gradient(new: Float[Tensor, "B K m S"], side: Sides) -> Float[Tensor, "B K m"]:
@@ -381,7 +384,7 @@ def s_gradient(new: Float[Tensor, "B K m S"], side: Sides) -> Float[Tensor, "B K
 
 def draw_gradient(
     s: Float[Tensor, "B K m"],
-    draw: Draw,
+    draw: StepDistribution,
     column: Int[Tensor, "B K 1"],
     logits: Float[Tensor, "P"],
     score_gradient: Float[Tensor, "B K"] | None,

@@ -22,7 +22,7 @@ def _larger(a, b):
 
 
 @triton.jit(do_not_specialize=["S"])
-def lay_out(existence, may_go, totals, rising, goes, S, threshold, BLOCK: tl.constexpr):
+def lay_out(existence, absorbable, totals, rising, active, S, threshold, BLOCK: tl.constexpr):
     """`rising` is the running maximum of `totals`, which rounding can make decrease.
 
     A sample is finished if at most three positions exist: START, END and one word.
@@ -31,8 +31,8 @@ def lay_out(existence, may_go, totals, rising, goes, S, threshold, BLOCK: tl.con
     inside = i < S
     e = tl.load(existence + b * S + i, mask=inside, other=0.0)
     count = tl.sum((inside & (e > threshold)).to(tl.int32), axis=0)
-    may = tl.load(may_go + b * S + i, mask=inside, other=0) != 0
-    tl.store(goes + b * S + i, (may & (count > 3)).to(tl.int8), mask=inside)
+    may = tl.load(absorbable + b * S + i, mask=inside, other=0) != 0
+    tl.store(active + b * S + i, (may & (count > 3)).to(tl.int8), mask=inside)
     total = tl.cumsum(e.to(tl.float64), axis=0)
     highest = tl.maximum(tl.associative_scan(total, 0, _larger), 0.0)
     row = b * (S + 1)
@@ -54,12 +54,12 @@ def lay_out_back(d_totals, d_existence, S, BLOCK: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["n"])
-def weigh(scores, goes, weights, n, largest, BLOCK: tl.constexpr):
+def weigh(scores, active, weights, n, largest, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = i < n
     s = tl.load(scores + i, mask=inside, other=0.0).to(tl.float64)
-    absorbable = tl.load(goes + i, mask=inside, other=0) != 0
-    tl.store(weights + i, tl.where(absorbable, tl.exp(tl.minimum(s, largest)), 0.0), mask=inside)
+    is_active = tl.load(active + i, mask=inside, other=0) != 0
+    tl.store(weights + i, tl.where(is_active, tl.exp(tl.minimum(s, largest)), 0.0), mask=inside)
 
 
 @triton.jit(do_not_specialize=["n"])
@@ -79,25 +79,27 @@ def _beside(beside, i, inside, S):
 
 
 @triton.jit(do_not_specialize=["n", "S"])
-def absorb(weights, beside, existence, go, after, n, S, BLOCK: tl.constexpr):
+def absorb(weights, beside, existence, probability, after, n, S, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = i < n
     w = tl.load(weights + i, mask=inside, other=0.0)
-    c = (w / (w + 1.0 + _beside(beside, i, inside, S))).to(go.dtype.element_ty)
+    c = (w / (w + 1.0 + _beside(beside, i, inside, S))).to(probability.dtype.element_ty)
     e = tl.load(existence + i, mask=inside, other=0.0)
-    tl.store(go + i, c, mask=inside)
+    tl.store(probability + i, c, mask=inside)
     tl.store(after + i, e * (1 - c), mask=inside)
 
 
 @triton.jit(do_not_specialize=["n", "S"])
-def absorb_back(weights, beside, existence, d_go, d_after, d_weights, d_beside, d_existence, n, S, BLOCK: tl.constexpr):
+def absorb_back(
+    weights, beside, existence, d_probability, d_after, d_weights, d_beside, d_existence, n, S, BLOCK: tl.constexpr
+):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = i < n
     w, e = tl.load(weights + i, mask=inside, other=0.0), tl.load(existence + i, mask=inside, other=0.0)
     total = w + 1.0 + _beside(beside, i, inside, S)
     c, d_e = w / total, tl.load(d_after + i, mask=inside, other=0.0)
     tl.store(d_existence + i, (d_e * (1 - c)).to(d_existence.dtype.element_ty), mask=inside)
-    d_c = tl.load(d_go + i, mask=inside, other=0.0).to(tl.float64) - (d_e * e).to(tl.float64)
+    d_c = tl.load(d_probability + i, mask=inside, other=0.0).to(tl.float64) - (d_e * e).to(tl.float64)
     d_total = -d_c * c / total
     tl.store(d_weights + i, d_c / total + d_total, mask=inside)
     place = d_beside + (i // S * 2) * S + i % S

@@ -1,11 +1,11 @@
-"""The Triton kernels that undo a step of straight-through sampling: see `beamtree.nn.engine.straight_through.replay`.
+"""The Triton kernels of a backward step of straight-through sampling: see `beamtree.nn.engine.straight_through.replay`.
 
-    weigh           a program for some elements of a sequence: the row of candidates before the step, and the products
-                    of the gradient G with P − r and r − l
-    draw_gradient   a program for each sample: from these to the logits of its candidates
-    undo_merge      a program for some elements: G before the step
+    weigh               a program for some elements of a sequence: the row of candidates before the step, and the
+                        products of the gradient G with P − r and r − l
+    draw_gradient       a program for each sample: from these to the logits of its candidates
+    sequence_gradient   a program for some elements: G before the step
 
-Between the last two, the gradient of the parent is pulled back to its children. Steps are undone from the last to the
+Between the last two, the gradient of the parent is pulled back to its children. Steps run from the last to the
 first. Each reads the rows and gradients after it from one half of their buffers, and writes those before it to the
 other half. Step `slot` of a segment begins with `extent` − slot candidates in the longest row and ends with one fewer;
 a sequence has one element more than its row. Past its end a row holds id 0, that of a leaf, which has no logit and
@@ -22,7 +22,7 @@ from beamtree.nn.engine.gpu.kernels.common import NOTHING
 
 @triton.jit
 def _candidates(extent, slot):
-    """Candidates of the longest row before a step and after it: at least one; the last merge is not undone here."""
+    """Candidates of the longest row before a step and after it: at least one; the last merge is not handled here."""
     before = tl.load(extent) - slot
     return tl.maximum(before, 1), tl.maximum(before - 1, 1)
 
@@ -111,7 +111,7 @@ def _softmax(x):
 
 
 @triton.jit(do_not_specialize=["slot", "half", "BEAMS", "M"])
-def undo_merge(
+def sequence_gradient(
     rows, gradient, actions, down, found, left_of, right_of, extent,
     slot, half, BEAMS, M, S,
     ELEMENTS: tl.constexpr, BLOCK: tl.constexpr,

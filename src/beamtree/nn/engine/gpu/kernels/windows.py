@@ -143,11 +143,11 @@ def averages(
     total: where each position begins, and where the last ends, in float64; receives the gradient.
     rising: the running maximum of `total`, which rounding can make decrease; used for the averages.
     """
-    found: Tensor = Average.apply(total, rising, values)
+    found: Tensor = WindowAverages.apply(total, rising, values)
     return found
 
 
-class Average(torch.autograd.Function):
+class WindowAverages(torch.autograd.Function):
     """(total, values) → averages."""
 
     @staticmethod

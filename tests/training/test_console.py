@@ -2,8 +2,8 @@
 
 import pytest
 
-from beamtree.training import screen, train
-from beamtree.training.screen import Screen
+from beamtree.training import console, train
+from beamtree.training.console import TrainingConsole
 from training.toy_runs import toy_settings, write_data
 
 
@@ -11,7 +11,7 @@ from training.toy_runs import toy_settings, write_data
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(screen, "_PAUSE", 0.0)
+    monkeypatch.setattr(console, "_PAUSE", 0.0)
 
 
 def test_the_bar_has_loss_accuracy_and_speed(terminal, tmp_path, monkeypatch, capsys):
@@ -25,7 +25,7 @@ def test_the_bar_has_loss_accuracy_and_speed(terminal, tmp_path, monkeypatch, ca
 
 
 def test_bars_come_and_go(terminal, capsys):
-    shown = Screen()
+    shown = TrainingConsole()
     with shown.open():
         assert shown.has_bar
         shown.show("pears", 1, 2)
@@ -44,7 +44,7 @@ def test_bars_come_and_go(terminal, capsys):
 )
 def test_without_a_terminal_there_are_lines(settings, expected, capsys, monkeypatch):
     monkeypatch.delenv("FORCE_COLOR", raising=False)
-    shown = Screen(**settings)
+    shown = TrainingConsole(**settings)
     with shown.open():
         assert not shown.has_bar
         shown.show("pears", 1, 2)

@@ -12,7 +12,7 @@ from beamtree.utils.terminal import progress_bar
 _PAUSE = 0.5  # seconds between two updates of the bar, each of which syncs with the device
 
 
-class Screen:
+class TrainingConsole:
     """Prints lines and progress bars to standard error. Bars are shown only if it is a terminal.
 
     Attributes:
