@@ -89,7 +89,10 @@ def test_the_budget_is_a_share_of_the_card(monkeypatch):
         total_memory = 800
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Card)
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 1.0)
     assert cache.budget(torch.device("cuda")) == 100
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 0.25)
+    assert cache.budget(torch.device("cuda")) == 25
     assert cache.budget(CPU) == float("inf")
 
 

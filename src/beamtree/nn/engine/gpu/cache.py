@@ -16,7 +16,7 @@ import torch
 
 from beamtree.utils import memory
 
-BUDGET = 1 / 8  # of a device's memory
+BUDGET = 1 / 8  # of the memory that the process may use on a device
 MAX_IDLE = 64  # workspaces: enough for all lengths of a training set and its dev set
 
 
@@ -137,7 +137,8 @@ def budget(device: torch.device) -> float:
     """Bytes that idle workspaces on a device may hold."""
     if device.type != "cuda":
         return float("inf")
-    return BUDGET * torch.cuda.get_device_properties(device).total_memory
+    fraction = torch.cuda.get_per_process_memory_fraction(device)
+    return BUDGET * fraction * torch.cuda.get_device_properties(device).total_memory
 
 
 CACHE = WorkspaceCache()
