@@ -37,9 +37,10 @@ if installed("triton"):
         interpreter = importlib.import_module("interpreter")
         interpreter.speed_up()
     # Triton reads the source of its kernels, which must be as it was written: imported before the hook is there.
-    # All files of the engine's folder, `common` first, from which the others import, then those of the cells.
-    files = sorted(PACKAGE.glob("nn/engine/gpu/kernels/[a-z]*.py"), key=lambda path: (path.stem != "common", path.stem))
-    for path in (*files, *PACKAGE.glob("nn/cells/*/*kernels.py")):
+    # First `common` and the device functions of the cells, from which the others import.
+    shared = (PACKAGE / "nn/engine/gpu/kernels/common.py", *PACKAGE.glob("nn/cells/*/device.py"))
+    files = sorted(set(PACKAGE.glob("nn/engine/gpu/kernels/[a-z]*.py")) - set(shared))
+    for path in (*shared, *files, *PACKAGE.glob("nn/cells/*/*kernels.py")):
         name = module_name(path)
         spec = importlib.util.spec_from_file_location(name, path)
         sys.modules[name] = importlib.util.module_from_spec(spec)

@@ -14,7 +14,7 @@ MODULES = {
 ORDER = ("utils", "trees", "nn", "bench", "data", "models", "runs", "evaluation", "training", "web", "cli")
 ROOT = ("beamtree", "beamtree.__main__")  # may import from all packages
 EVERYWHERE = "beamtree.__version__"  # may be imported by all packages
-GPU = (".gpu", ".kernels", ".dense", ".dense_kernels")  # of a cell: loaded only by the engine on a GPU
+GPU = (".gpu", ".kernels", ".device", ".dense", ".dense_kernels")  # of a cell: loaded only by the engine on a GPU
 INSIDE_NN = (
     "function",
     "cells",

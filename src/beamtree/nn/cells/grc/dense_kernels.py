@@ -8,8 +8,7 @@
     into_children  da W1ᵀ, in tiles, added to the gradient that `into_gates` computed for the children
 
 `gates` is that of `beamtree.nn.cells.grc.kernels`. Children are views: row i begins at (i // length) · outer +
-(i % length) · inner. Rows of a mask are `mask_width` apart. The equations are those of
-`beamtree.nn.cells.grc.GRCAdjoint`.
+(i % length) · inner. Rows of a mask are `mask_width` apart. The equations are in `beamtree.nn.cells.grc.device`.
 """
 
 # mypy: ignore-errors
@@ -17,7 +16,8 @@
 import triton
 import triton.language as tl
 
-from beamtree.nn.engine.gpu.kernels.common import DENSITY, ROOT_HALF, _gated, _gelu, _normalise, _product
+from beamtree.nn.cells.grc.device import _gated, _gates_back, _masked, _normalised, _normalised_back
+from beamtree.nn.engine.gpu.kernels.common import _gelu, _gelu_slope, _pair_product, _product
 
 
 @triton.jit
@@ -40,17 +40,15 @@ def expand(
     row_inside, column_inside = row < n, column < E
     first = _offset(row, left_length, left_outer, left_inner)
     second = _offset(row, right_length, right_outer, right_inner)
-    acc = tl.zeros((BM, BN), dtype=tl.float32)
-    acc = _product(left, first, weight, column, column_inside, acc, D, 1, E, BK, METHOD, row_inside)
-    lower = weight + D * E * (2 if METHOD == "split" else 1)
-    acc = _product(right, second, lower, column, column_inside, acc, D, 1, E, BK, METHOD, row_inside)
-    out = acc + tl.load(bias + column, mask=column_inside, other=0.0)[None, :]
+    out = _pair_product(
+        left, first, right, second, weight, bias, column, column_inside, D, 1, E, BM, BN, BK, METHOD, row_inside
+    )
     place, both = row.to(tl.int64)[:, None] * E + column[None, :], row_inside[:, None] & column_inside[None, :]
     if KEEP:
         tl.store(a + place, out, mask=both)
     out = _gelu(out)
     if MASKED:
-        out *= tl.load(mask + row.to(tl.int64)[:, None] * mask_width + column[None, :], mask=both, other=0.0)
+        out = _masked(out, mask, row, column, mask_width, both)
     tl.store(inner + place, out, mask=both)
 
 
@@ -65,7 +63,7 @@ def finish(
     first = left + _offset(row, left_length, left_outer, left_inner) + d
     second = right + _offset(row, right_length, right_outer, right_inner) + d
     _, _, _, _, _, _, x = _gated(first, second, gates + row.to(tl.int64) * 4 * D + d, inside, D)
-    hat, _ = _normalise(x, inside, D, epsilon)
+    hat, _ = _normalised(x, inside, D, epsilon)
     state = hat * tl.load(norm_weight + d, mask=inside, other=0.0) + tl.load(norm_bias + d, mask=inside, other=0.0)
     tl.store(out + row.to(tl.int64) * D + d, state, mask=inside)
 
@@ -88,18 +86,13 @@ def into_gates(
         first = left + _offset(row, left_length, left_outer, left_inner) + d
         second = right + _offset(row, right_length, right_outer, right_inner) + d
         x_left, x_right, z, h, c, u, x = _gated(first, second, gates + row * 4 * D + d, inside, D)
-        hat, rate = _normalise(x, inside, D, epsilon)
+        hat, rate = _normalised(x, inside, D, epsilon)
         g = tl.load(gradient + row * D + d, mask=inside, other=0.0)
         sum_hat += g * hat
         sum_g += g
-        g *= weight
-        p = rate * (g - tl.sum(g, axis=0) / D - hat * (tl.sum(g * hat, axis=0) / D))
-        d_z, d_h, d_c, d_u = p * x_left * z * (1 - z), p * x_right * h * (1 - h), p * u * c * (1 - c), p * c
+        p = _normalised_back(g * weight, hat, rate, D)
         own = d_gates + row * 4 * D + d
-        tl.store(own, d_z, mask=inside)
-        tl.store(own + D, d_h, mask=inside)
-        tl.store(own + 2 * D, d_c, mask=inside)
-        tl.store(own + 3 * D, d_u, mask=inside)
+        d_z, d_h, d_c, d_u = _gates_back(own, p, x_left, x_right, z, h, c, u, inside, D)
         sum_z += d_z
         sum_h += d_h
         sum_c += d_c
@@ -128,10 +121,9 @@ def into_inner(
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     acc = _product(d_gates, row.to(tl.int64), weight, column, column_inside, acc, E, E, E, BK, METHOD, row_inside)
     place, both = row.to(tl.int64)[:, None] * E + column[None, :], row_inside[:, None] & column_inside[None, :]
-    x = tl.load(a + place, mask=both, other=0.0)
-    out = acc * (0.5 * (1.0 + tl.erf(x * ROOT_HALF)) + x * tl.exp(-0.5 * x * x) * DENSITY)
+    out = acc * _gelu_slope(tl.load(a + place, mask=both, other=0.0))
     if MASKED:
-        out *= tl.load(mask + row.to(tl.int64)[:, None] * mask_width + column[None, :], mask=both, other=0.0)
+        out = _masked(out, mask, row, column, mask_width, both)
     tl.store(d_a + place, out, mask=both)
     tl.store(sums + tl.program_id(0) * E + column, tl.sum(tl.where(both, out, 0.0), axis=0), mask=column_inside)
 

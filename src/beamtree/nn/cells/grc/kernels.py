@@ -14,7 +14,7 @@
     gate_gradient, inner_gradient, child_gradient
                    the same three for a level that is a slice of a batch, whose rows the host knows
 
-The equations are those of `beamtree.nn.cells.grc.GRCAdjoint`.
+The equations are in `beamtree.nn.cells.grc.device`.
 """
 
 # mypy: ignore-errors
@@ -22,13 +22,13 @@ The equations are those of `beamtree.nn.cells.grc.GRCAdjoint`.
 import triton
 import triton.language as tl
 
+from beamtree.nn.cells.grc.device import _centred, _gated, _gates, _gates_back, _normalised, _normalised_back, _total
 from beamtree.nn.engine.gpu.kernels.common import (
-    DENSITY,
     NOTHING,
-    ROOT_HALF,
     _drawn,
+    _dropped,
     _gelu,
-    _kept,
+    _gelu_slope,
     _level,
     _product,
     _rising_level,
@@ -43,7 +43,7 @@ def activate(inner, keys, seed, E, threshold, scale, DROPOUT: tl.constexpr, BLOC
     place, inside = inner + row.to(tl.int64) * E + column, column < E
     out = _gelu(tl.load(place, mask=inside, other=0.0))
     if DROPOUT:
-        out = tl.where(_kept(tl.load(keys + row), seed, column, threshold), out * scale, 0.0)
+        out = _dropped(out, tl.load(keys + row), seed, column, threshold, scale)
     tl.store(place, out, mask=inside)
 
 
@@ -95,16 +95,13 @@ def _finish_row(
     inside = d < tl.where(there, D, 0)
     left = tl.load(children + new * 2, mask=there, other=0)
     right = tl.load(children + new * 2 + 1, mask=there, other=0)
-    own = gate + row * 4 * D + d
-    z, h = tl.load(own, mask=inside, other=0.0), tl.load(own + D, mask=inside, other=0.0)
-    c, u = tl.load(own + 2 * D, mask=inside, other=0.0), tl.load(own + 3 * D, mask=inside, other=0.0)
-    x = tl.sigmoid(z) * tl.load(states + left * S + d, mask=inside, other=0.0)
-    x += tl.sigmoid(h) * tl.load(states + right * S + d, mask=inside, other=0.0)
-    x += tl.sigmoid(c) * u
-    mean = tl.sum(x, axis=0) / D
-    centred = tl.where(inside, x - mean, 0.0)
-    variance = tl.sum(centred * centred, axis=0) / D
-    state = centred / tl.sqrt(variance + epsilon) * tl.load(norm_weight + d, mask=inside, other=0.0)
+    # Not `_gated`: the gates are read while the ids of the children are on their way.
+    z, h, c, u = _gates(gate + row * 4 * D + d, inside, D)
+    x = tl.load(states + left * S + d, mask=inside, other=0.0)
+    y = tl.load(states + right * S + d, mask=inside, other=0.0)
+    _, _, _, total = _total(x, y, z, h, c, u)
+    centred, deviation = _centred(total, inside, D, epsilon)
+    state = centred / deviation * tl.load(norm_weight + d, mask=inside, other=0.0)
     state += tl.load(norm_bias + d, mask=inside, other=0.0)
     if NOISE:  # after the columns of the dropout mask
         drawn = _drawn(tl.load(keys + row), seed, 4 * D + d)
@@ -150,7 +147,7 @@ def activate_rows(
     there = tl.load(inside + row) > 0
     out = _gelu(tl.load(a + row * 4 * D + column, mask=column < 4 * D, other=0.0))
     if DROPOUT:
-        out = tl.where(_kept(tl.load(keys + row), seed, column, threshold), out * scale, 0.0)
+        out = _dropped(out, tl.load(keys + row), seed, column, threshold, scale)
     tl.store(inner + row * 4 * D + column, tl.where(there, out, 0.0), mask=column < 4 * D)
     nothing, empty = tl.zeros((BLOCK,), dtype=tl.float32), column < tl.where(there, 0, D)
     tl.store(hats + row * D + column, nothing, mask=empty)
@@ -168,27 +165,14 @@ def into_gates(
     inside = d < D
     weight = tl.load(norm_weight + d, mask=inside, other=0.0)
     for row in range(low + tl.program_id(0), high, tl.num_programs(0)):
-        left = tl.load(children + row * 2 * D + d, mask=inside, other=0.0)
-        right = tl.load(children + row * 2 * D + D + d, mask=inside, other=0.0)
-        own = gates + row * 4 * D + d
-        z = tl.sigmoid(tl.load(own, mask=inside, other=0.0))
-        h = tl.sigmoid(tl.load(own + D, mask=inside, other=0.0))
-        c = tl.sigmoid(tl.load(own + 2 * D, mask=inside, other=0.0))
-        u = tl.load(own + 3 * D, mask=inside, other=0.0)
-        x = z * left + h * right + c * u
-        mean = tl.sum(tl.where(inside, x, 0.0), axis=0) / D
-        centred = tl.where(inside, x - mean, 0.0)
-        rate = 1 / tl.sqrt(tl.sum(centred * centred, axis=0) / D + epsilon)
-        hat = centred * rate
+        first, second, own = children + row * 2 * D + d, children + row * 2 * D + D + d, gates + row * 4 * D + d
+        left, right, z, h, c, u, total = _gated(first, second, own, inside, D)
+        hat, rate = _normalised(total, inside, D, epsilon)
         g = tl.load(gradient + tl.load(ids + row) * S + d, mask=inside, other=0.0)
         tl.store(hats + row * D + d, g * hat, mask=inside)
         tl.store(reached + row * D + d, g, mask=inside)
-        g *= weight
-        p = rate * (g - tl.sum(g, axis=0) / D - hat * (tl.sum(g * hat, axis=0) / D))
-        tl.store(own, p * left * z * (1 - z), mask=inside)
-        tl.store(own + D, p * right * h * (1 - h), mask=inside)
-        tl.store(own + 2 * D, p * u * c * (1 - c), mask=inside)
-        tl.store(own + 3 * D, p * c, mask=inside)
+        p = _normalised_back(g * weight, hat, rate, D)
+        _gates_back(own, p, left, right, z, h, c, u, inside, D)
         tl.atomic_add(gradient + tl.load(pairs + row * 2) * S + d, p * z, mask=inside)
         tl.atomic_add(gradient + tl.load(pairs + row * 2 + 1) * S + d, p * h, mask=inside)
 
@@ -209,11 +193,10 @@ def into_inner(
         acc = tl.zeros((BM, BN), dtype=tl.float32)
         acc = _product(gates, row, weight, column, column_inside, acc, E, E, E, BK, METHOD, row_inside)
         place, both = a + row[:, None] * E + column[None, :], row_inside[:, None] & column_inside[None, :]
-        x = tl.load(place, mask=both, other=0.0)
-        out = acc * (0.5 * (1.0 + tl.erf(x * ROOT_HALF)) + x * tl.exp(-0.5 * x * x) * DENSITY)
+        out = acc * _gelu_slope(tl.load(place, mask=both, other=0.0))
         if DROPOUT:
             key = tl.load(keys + row, mask=row_inside, other=0)
-            out = tl.where(_kept(key[:, None], seed, column[None, :], threshold), out * scale, 0.0)
+            out = _dropped(out, key[:, None], seed, column[None, :], threshold, scale)
         tl.store(place, out, mask=both)
 
 
@@ -232,8 +215,7 @@ def gate_gradient(
     tl.store(kept + row * D + d, g, mask=inside)
     rate = tl.load(scale + row)
     hat = tl.where(inside, (tl.load(total + row * D + d, mask=inside, other=0.0) - tl.load(mean + row)) * rate, 0.0)
-    g *= tl.load(norm_weight + d, mask=inside, other=0.0)
-    p = rate * (g - tl.sum(g, axis=0) / D - hat * (tl.sum(g * hat, axis=0) / D))
+    p = _normalised_back(g * tl.load(norm_weight + d, mask=inside, other=0.0), hat, rate, D)
     tl.store(d_total + row * D + d, p, mask=inside)
     z = tl.load(opened + row * 3 * D + d, mask=inside, other=0.0)
     h = tl.load(opened + row * 3 * D + D + d, mask=inside, other=0.0)
@@ -241,11 +223,7 @@ def gate_gradient(
     left = tl.load(children + row * 2 * D + d, mask=inside, other=0.0)
     right = tl.load(children + row * 2 * D + D + d, mask=inside, other=0.0)
     u = tl.load(update + row * 4 * D + d, mask=inside, other=0.0)
-    out = d_gates + row * 4 * D + d
-    tl.store(out, p * left * z * (1 - z), mask=inside)
-    tl.store(out + D, p * right * h * (1 - h), mask=inside)
-    tl.store(out + 2 * D, p * u * c * (1 - c), mask=inside)
-    tl.store(out + 3 * D, p * c, mask=inside)
+    _gates_back(d_gates + row * 4 * D + d, p, left, right, z, h, c, u, inside, D)
 
 
 @triton.jit(do_not_specialize=["first", "count"])

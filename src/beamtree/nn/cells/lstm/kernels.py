@@ -13,7 +13,7 @@ The equations are those of `beamtree.nn.cells.lstm.TreeLSTMAdjoint`.
 import triton
 import triton.language as tl
 
-from beamtree.nn.engine.gpu.kernels.common import NOTHING, _kept, _level, _rising_level, _tanh
+from beamtree.nn.engine.gpu.kernels.common import NOTHING, _dropped, _kept, _level, _rising_level, _tanh
 
 
 @triton.jit
@@ -34,7 +34,7 @@ def _remember_row(
     o = tl.load(own + 4 * D, mask=inside, other=0.0)
     update = _tanh(u)
     if DROPOUT:
-        update = tl.where(_kept(tl.load(keys + row), seed, d, threshold), update * scale, 0.0)
+        update = _dropped(update, tl.load(keys + row), seed, d, threshold, scale)
     c = tl.sigmoid(f_left + 1.0) * tl.load(states + left * S + D + d, mask=inside, other=0.0)
     c += tl.sigmoid(f_right + 1.0) * tl.load(states + right * S + D + d, mask=inside, other=0.0)
     c += tl.sigmoid(i) * update

@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from beamtree.nn.cells import AnyCell, gelu
-from beamtree.nn.cells.grc import GRCAdjoint, GRCFunction
+from beamtree.nn.cells.base import apply_mask
+from beamtree.nn.cells.grc import GRCAdjoint, GRCFunction, compose_activated
 from beamtree.nn.engine.autocast import Autocast
 from beamtree.nn.engine.dispatch import Engine, why_not_triton
 from beamtree.nn.engine.dropout import NodeDropout
@@ -67,18 +68,14 @@ def forward_segment(
     cell: GRCFunction, start: Float[Tensor, "B D"], leaves: Float[Tensor, "T B D"], mask: Float[Tensor, "T B E"] | None
 ) -> Float[Tensor, "T B D"]:
     """The states of a segment: the cell's equations with [l; r] W1 + b1 = l W1_l + (r W1_r + b1)."""
-    W1, b1, W2, b2, norm_weight, norm_bias = cell.weights
+    W1, b1, *_ = cell.weights
+    _, gates, norm = cell.layers()
     W1_left, W1_right = W1.chunk(2, dim=1)  # (4D, D)
     ready = F.linear(leaves, W1_right, b1)  # (T, B, 4D)
     states, h = torch.empty_like(leaves), start
     for step, leaf in enumerate(leaves.unbind(0)):
         inner = gelu(torch.addmm(ready[step], h, W1_left.mT))  # (B, 4D)
-        if mask is not None:
-            inner = inner * mask[step]
-        gates = F.linear(inner, W2, b2).view(len(h), 4, cell.dim)  # (B, 4, D)
-        left, right, update = gates[:, :3].sigmoid().unbind(1)
-        total = torch.addcmul(torch.addcmul(left * h, right, leaf), update, gates[:, 3])
-        h = F.layer_norm(total, (cell.dim,), norm_weight, norm_bias, cell.eps)
+        h = compose_activated(h, leaf, apply_mask(inner, None if mask is None else mask[step]), gates, norm)
         states[step] = h
     return states
 

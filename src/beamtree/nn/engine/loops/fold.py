@@ -8,9 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from beamtree.nn.cells.grc import GRCAdjoint, GRCFunction, compose_activated
 from beamtree.nn.function import first_order, save
-
-aten = torch.ops.aten  # for PyTorch's own derivatives of GELU and LayerNorm
 
 
 class Fold(torch.autograd.Function):
@@ -51,46 +50,36 @@ class Fold(torch.autograd.Function):
         ctx: Any, inputs: Sequence[Tensor], kept: Sequence[Any], gradient: Float[Tensor, "open B D"]
     ) -> tuple[Tensor | None, ...]:
         (leaf, finished, share, *weights), (mask, candidates) = inputs, kept
-        expand, expand_bias, gates_weight, gates_bias, norm, norm_bias = weights
-        D = finished.shape[-1]
-        k_left, k_right, k_inner = split(mask, D)
+        slots, B, D = finished.shape
+        k_left, k_right, k_inner = split(None if mask is None else mask.flatten(0, 1), D)  # (open · B, …)
         with torch.autocast(leaf.device.type, enabled=False):
-            left = torch.cat((leaf.unsqueeze(0), candidates[:-1]))
-            children = torch.cat((times(left, k_left), times(finished, k_right)), dim=-1)  # (open, B, 2D)
-            a = F.linear(children, expand, expand_bias)  # (open, B, 4D)
-            inner = times(F.gelu(a), k_inner)
-            gates = F.linear(inner, gates_weight, gates_bias)
-            z, h, c = gates[..., : 3 * D].sigmoid().chunk(3, dim=-1)  # (open, B, D) each
-            u = gates[..., 3 * D :]
-            total = torch.addcmul(torch.addcmul(z * left, h, finished), c, u)
-            parents, mean, scale = aten.native_layer_norm(total, [D], norm, norm_bias, ctx.eps)
-            # Derivatives from LN to the gates, from LN to the left child, and from g to a. The first two include the
-            # share of the parent in the state, since LN's derivative is linear.
-            through_gates = torch.stack((z * (1 - z) * left, h * (1 - h) * finished, c * (1 - c) * u, c), dim=2)
-            through_gates *= share.unsqueeze(-1)  # (open, B, 4, D)
-            through_left = z * share
-            through_inner = times(aten.gelu_backward(torch.ones_like(a), a), k_inner)
-
-            d_state, d_gates, d_a = torch.empty_like(finished), torch.empty_like(through_gates), torch.empty_like(a)
-            to_left, carried, unshared = expand[:, :D], torch.zeros_like(leaf), []
-            for i in reversed(range(len(finished))):
+            left, right = torch.cat((leaf.unsqueeze(0), candidates[:-1])).flatten(0, 1), finished.flatten(0, 1)
+            cell = GRCFunction(D, tuple(weights), ctx.eps)
+            dropped = torch.cat((times(left, k_left), times(right, k_right)), dim=1)  # (open · B, 2D)
+            nodes = GRCAdjoint(cell, torch.stack((left, right), dim=1), k_inner, dropped)
+            # Not `pull_back`, with which this takes a third longer for one sample on a CPU. A slot needs the gradient
+            # of the left child of the slot above only, so that of the right children is one product at the end. And all
+            # derivatives include the share of the parent in the state, since LN's derivative is linear.
+            shares = share.flatten(0, 1)  # (open · B, 1)
+            gate_slopes, left_slopes = nodes.gate_slopes().mul_(shares.unsqueeze(1)), nodes.open[:, 0] * shares
+            W1_left, W1_right = nodes.W1.chunk(2, dim=1)  # (4D, D)
+            d_state, carried, totals = torch.empty_like(finished), torch.zeros_like(leaf), []
+            for i in reversed(range(slots)):
+                rows = slice(i * B, (i + 1) * B)
                 torch.add(gradient[i], carried, out=d_state[i])
-                d_total, _, _ = aten.native_layer_norm_backward(
-                    d_state[i], total[i], [D], mean[i], scale[i], norm, norm_bias, [True, False, False]
-                )
-                torch.mul(through_gates[i], d_total.unsqueeze(1), out=d_gates[i])
-                torch.mul(d_gates[i].flatten(1) @ gates_weight, through_inner[i], out=d_a[i])
-                carried = torch.addcmul(times(d_a[i] @ to_left, at(k_left, i)), d_total, through_left[i])
-                unshared.append(d_total)
+                d_total = nodes.to_total(rows, d_state[i])
+                torch.mul(gate_slopes[rows], d_total.unsqueeze(1), out=nodes.d_gates[rows])
+                to_left = times(nodes.to_inner(rows) @ W1_left, at(k_left, rows))
+                carried = torch.addcmul(to_left, d_total, left_slopes[rows])
+                totals.append(d_total)
 
-            d_parents = d_state * share
+            d_parents = torch.mul(d_state, share, out=nodes.gradient.view_as(d_state))
             d_leaf = carried + (d_state - d_parents).sum(0)
-            d_finished = torch.addcmul(times(d_a @ expand[:, D:], k_right), torch.stack(unshared[::-1]), h * share)
-            d_share = (d_state * (parents - leaf)).sum(-1, keepdim=True)
-            d_norm = (d_parents * (total - mean) * scale).sum((0, 1)), d_parents.sum((0, 1))
-            d_a, d_gates = d_a.flatten(0, 1), d_gates.flatten(2).flatten(0, 1)
-            d_weights = d_a.mT @ children.flatten(0, 1), d_a.sum(0), d_gates.mT @ inner.flatten(0, 1), d_gates.sum(0)
-            return None, d_leaf, d_finished, d_share, None, None, *d_weights, *d_norm
+            to_right, right_slopes = times(nodes.d_inner @ W1_right, k_right), nodes.open[:, 1] * shares
+            d_right = torch.addcmul(to_right, torch.cat(totals[::-1]), right_slopes)
+            _, _, norm = cell.layers()
+            d_share = (d_state * (norm(nodes.total).view_as(finished) - leaf)).sum(-1, keepdim=True)
+            return None, d_leaf, d_right.view_as(finished), d_share, None, None, *nodes.weight_gradients()
 
 
 def fold(
@@ -103,19 +92,18 @@ def fold(
 ) -> Float[Tensor, "open B D"]:
     """The candidates, slot by slot."""
     D = leaf.shape[1]
-    expand, expand_bias, gates_weight, gates_bias, norm, norm_bias = weights
+    W1, b1, *_ = weights
+    _, gates, norm = GRCFunction(D, weights, eps).layers()
     k_left, k_right, k_inner = split(mask, D)
     with torch.autocast(leaf.device.type, enabled=False):
-        before = F.linear(times(finished, k_right), expand[:, D:], expand_bias)  # (open, B, 4D)
-        to_inner, to_gates = expand[:, :D].mT, gates_weight.mT
+        before = F.linear(times(finished, k_right), W1[:, D:], b1)  # (open, B, 4D)
+        to_inner = W1[:, :D].mT
         candidates = torch.empty_like(finished)
         state = leaf
         for i, candidate in enumerate(candidates):
             a = torch.addmm(before[i], times(state, at(k_left, i)), to_inner)  # (B, 4D)
-            gates = torch.addmm(gates_bias, times(F.gelu(a), at(k_inner, i)), to_gates)
-            z, h, c = gates[:, : 3 * D].sigmoid().chunk(3, dim=1)  # (B, D) each
-            total = torch.addcmul(torch.addcmul(z * state, h, finished[i]), c, gates[:, 3 * D :])
-            state = torch.lerp(leaf, F.layer_norm(total, [D], norm, norm_bias, eps), share[i], out=candidate)
+            parent = compose_activated(state, finished[i], times(F.gelu(a), at(k_inner, i)), gates, norm)
+            state = torch.lerp(leaf, parent, share[i], out=candidate)
     return candidates
 
 

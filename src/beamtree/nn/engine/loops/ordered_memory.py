@@ -192,12 +192,7 @@ def _apply_after(layer: Layer, mask: Tensor | None, x: Tensor) -> Tensor:
 def _layers(cell: AnyCell) -> tuple[Layer, Layer, Layer] | None:
     """The layers of a GRC; None for other cells."""
     if isinstance(cell, GRCFunction):
-        W1, b1, W2, b2, norm_weight, norm_bias = cell.weights
-        return (
-            partial(F.linear, weight=W1, bias=b1),
-            partial(F.linear, weight=W2, bias=b2),
-            partial(F.layer_norm, normalized_shape=(cell.dim,), weight=norm_weight, bias=norm_bias, eps=cell.eps),
-        )
+        return cell.layers()
     module = getattr(cell, "module", None)
     # A cell with hooks, or of a subclass, must be called itself.
     return (module.expand, module.gates, module.norm) if module is not None and is_plain(module, GRC) else None

@@ -1,1 +1,1 @@
-"""Triton kernels. A file here imports from `common` alone; see `tests/conftest.py`."""
+"""Triton kernels. A file here imports from `common` and from cells' `device` alone; see `tests/conftest.py`."""

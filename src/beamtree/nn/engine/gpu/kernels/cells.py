@@ -21,10 +21,11 @@ from beamtree.nn.engine.gpu.kernels.common import (
     MIDDLE_FACTOR,
     SAMPLE_FACTOR,
     START_FACTOR,
+    _dropped,
     _gelu,
-    _kept,
     _key,
     _level,
+    _pair_product,
     _product,
     _rising_level,
 )
@@ -43,16 +44,14 @@ def _expand_tile(
     row_inside = row_inside & (new >= 0)
     left = tl.load(children + new * 2, mask=row_inside, other=0)
     right = tl.load(children + new * 2 + 1, mask=row_inside, other=0)
-    acc = tl.zeros((BM, BN), dtype=tl.float32)
-    acc = _product(states, left, weight, column, column_inside, acc, D, S, E, BK, METHOD, row_inside)
-    second = weight + D * E * (2 if METHOD == "split" else 1)
-    acc = _product(states, right, second, column, column_inside, acc, D, S, E, BK, METHOD, row_inside)
-    out = acc + tl.load(bias + column, mask=column_inside, other=0.0)[None, :]
+    out = _pair_product(
+        states, left, states, right, weight, bias, column, column_inside, D, S, E, BM, BN, BK, METHOD, row_inside
+    )
     if GELU:
         out = _gelu(out)
     if DROPOUT:
         key = tl.load(keys + row, mask=row_inside, other=0)
-        out = tl.where(_kept(key[:, None], seed, column[None, :], threshold), out * scale, 0.0)
+        out = _dropped(out, key[:, None], seed, column[None, :], threshold, scale)
     place = inner + row.to(tl.int64)[:, None] * E + column[None, :]
     tl.store(place, out, mask=row_inside[:, None] & column_inside[None, :])
 

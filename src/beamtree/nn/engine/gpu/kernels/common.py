@@ -1,4 +1,4 @@
-"""Shared by several kernels: constants, the hash of dropout, activations, and tiled matrix products."""
+"""Shared by several kernels: constants, hashed dropout, GELU and its derivative, and tiled matrix products."""
 
 # mypy: ignore-errors
 
@@ -37,6 +37,12 @@ def _kept(key, seed, column, threshold):
 
 
 @triton.jit
+def _dropped(x, key, seed, column, threshold, scale):
+    """x after dropout."""
+    return tl.where(_kept(key, seed, column, threshold), x * scale, 0.0)
+
+
+@triton.jit
 def _product(
     states, rows, weight, column, column_inside, acc, D, S, E, BK: tl.constexpr, METHOD: tl.constexpr, row_inside
 ):
@@ -63,27 +69,27 @@ def _product(
 
 
 @triton.jit
+def _pair_product(
+    left, left_rows, right, right_rows, weight, bias, column, column_inside, D, S, E,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, METHOD: tl.constexpr, row_inside,
+):  # fmt: skip
+    """[l; r] W + b in a tile: the first product of a cell. The rows of l and r are as in `_product`."""
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    acc = _product(left, left_rows, weight, column, column_inside, acc, D, S, E, BK, METHOD, row_inside)
+    lower = weight + D * E * (2 if METHOD == "split" else 1)
+    acc = _product(right, right_rows, lower, column, column_inside, acc, D, S, E, BK, METHOD, row_inside)
+    return acc + tl.load(bias + column, mask=column_inside, other=0.0)[None, :]
+
+
+@triton.jit
 def _gelu(x):
     return 0.5 * x * (1.0 + tl.erf(x * ROOT_HALF))
 
 
 @triton.jit
-def _gated(left, right, gates, inside, D):
-    """The children, the gates and the input of LayerNorm, for one row."""
-    x, y = tl.load(left, mask=inside, other=0.0), tl.load(right, mask=inside, other=0.0)
-    z = tl.sigmoid(tl.load(gates, mask=inside, other=0.0))
-    h = tl.sigmoid(tl.load(gates + D, mask=inside, other=0.0))
-    c = tl.sigmoid(tl.load(gates + 2 * D, mask=inside, other=0.0))
-    u = tl.load(gates + 3 * D, mask=inside, other=0.0)
-    return x, y, z, h, c, u, tl.where(inside, z * x + h * y + c * u, 0.0)
-
-
-@triton.jit
-def _normalise(x, inside, D, epsilon):
-    """x̂ and 1 / σ of LayerNorm."""
-    centred = tl.where(inside, x - tl.sum(x, axis=0) / D, 0.0)
-    rate = 1 / tl.sqrt(tl.sum(centred * centred, axis=0) / D + epsilon)
-    return centred * rate, rate
+def _gelu_slope(x):
+    """GELU'(x)."""
+    return 0.5 * (1.0 + tl.erf(x * ROOT_HALF)) + x * tl.exp(-0.5 * x * x) * DENSITY
 
 
 @triton.jit

@@ -4,8 +4,8 @@
     into_gates  from the gradient of a candidate to that of the gates, of the share, and, past the gates, of l and r
     into_child  da Wᵀ ⊙ mask, in tiles, plus the gradient from `into_gates`
 
-A row is a sample, or a sample in one of the slots. Rows of a mask are `mask_width` apart. The equations are
-those of `beamtree.nn.engine.loops.fold`.
+A row is a sample, or a sample in one of the slots. Rows of a mask are `mask_width` apart. The equations are those of
+`beamtree.nn.engine.loops.fold`, and the cell's are in `beamtree.nn.cells.grc.device`.
 """
 
 # mypy: ignore-errors
@@ -13,7 +13,8 @@ those of `beamtree.nn.engine.loops.fold`.
 import triton
 import triton.language as tl
 
-from beamtree.nn.engine.gpu.kernels.common import _gated, _normalise, _product
+from beamtree.nn.cells.grc.device import _gated, _gates_back, _masked, _normalised, _normalised_back
+from beamtree.nn.engine.gpu.kernels.common import _product
 
 
 @triton.jit
@@ -25,7 +26,7 @@ def finish(
     row, d = tl.program_id(0), tl.arange(0, BLOCK)
     inside, own = d < D, row * D + d
     _, _, _, _, _, _, total = _gated(left + own, right + own, gates + row * 4 * D + d, inside, D)
-    hat, _ = _normalise(total, inside, D, epsilon)
+    hat, _ = _normalised(total, inside, D, epsilon)
     parent = hat * tl.load(norm_weight + d, mask=inside, other=0.0) + tl.load(norm_bias + d, mask=inside, other=0.0)
     x = tl.load(leaf + own, mask=inside, other=0.0)
     state = x + tl.load(share + row) * (parent - x)
@@ -45,7 +46,7 @@ def into_gates(
     row, d = tl.program_id(0), tl.arange(0, BLOCK)
     inside, own = d < D, row * D + d
     x, y, z, h, c, u, total = _gated(left + own, right + own, gates + row * 4 * D + d, inside, D)
-    hat, rate = _normalise(total, inside, D, epsilon)
+    hat, rate = _normalised(total, inside, D, epsilon)
     weight = tl.load(norm_weight + d, mask=inside, other=0.0)
     parent = hat * weight + tl.load(norm_bias + d, mask=inside, other=0.0)
     g = tl.load(gradient + own, mask=inside, other=0.0) + tl.load(carried + own, mask=inside, other=0.0)
@@ -55,13 +56,8 @@ def into_gates(
     g *= tl.load(share + row)
     tl.store(hats + own, g * hat, mask=inside)
     tl.store(reached + own, g, mask=inside)
-    g *= weight
-    p = rate * (g - tl.sum(g, axis=0) / D - hat * (tl.sum(g * hat, axis=0) / D))
-    into = d_gates + row * 4 * D + d
-    tl.store(into, p * x * z * (1 - z), mask=inside)
-    tl.store(into + D, p * y * h * (1 - h), mask=inside)
-    tl.store(into + 2 * D, p * u * c * (1 - c), mask=inside)
-    tl.store(into + 3 * D, p * c, mask=inside)
+    p = _normalised_back(g * weight, hat, rate, D)
+    _gates_back(d_gates + row * 4 * D + d, p, x, y, z, h, c, u, inside, D)
     tl.store(d_left + own, p * z, mask=inside)
     tl.store(d_right + own, p * h, mask=inside)
 
@@ -78,8 +74,8 @@ def into_child(
     row_inside, column_inside = row < n, column < D
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     acc = _product(d_a, row.to(tl.int64), weight, column, column_inside, acc, E, E, 2 * D, BK, METHOD, row_inside)
-    both, rows = row_inside[:, None] & column_inside[None, :], row.to(tl.int64)[:, None]
+    both = row_inside[:, None] & column_inside[None, :]
     if MASKED:
-        acc *= tl.load(mask + rows * mask_width + column[None, :], mask=both, other=0.0)
-    place = rows * D + column[None, :]
+        acc = _masked(acc, mask, row, column, mask_width, both)
+    place = row.to(tl.int64)[:, None] * D + column[None, :]
     tl.store(out + place, acc + tl.load(past + place, mask=both, other=0.0), mask=both)
