@@ -5,7 +5,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint spelling format types pytest test test-web results docs dist bench clean
+.PHONY: help setup demo lint spelling format types pytest test test-gpu sanitize test-web results docs dist bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -47,6 +47,16 @@ pytest: setup  ## run the tests alone, in parallel (ARGS="-k topk" to choose)
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 test: lint types pytest  ## everything a change must pass: lint, types, tests
+
+# In one process: several would share the GPU and its memory.
+test-gpu: setup  ## run all tests of GPU code, on a machine with a CUDA device
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "gpu or kernels" $(ARGS)
+
+TOOL ?= memcheck
+SANITIZE := compute-sanitizer --tool $(TOOL) --report-api-errors no --error-exitcode 1 $(BIN)/python tests/gpu/sanitize.py
+sanitize: setup  ## run every kernel under compute-sanitizer (TOOL=racecheck, initcheck or synccheck to choose)
+	PYTORCH_NO_CUDA_MEMORY_CACHING=1 $(SANITIZE)
+	$(SANITIZE)
 
 test-web: setup  ## test the page in a real browser, which this installs into .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt playwright

@@ -58,10 +58,18 @@ if installed("hypothesis"):
     settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
     settings.load_profile("ci")
 
+# Read by pytest: files that it leaves out.
+tests = () if installed("hypothesis") else Path(__file__).parent.rglob("test_*.py")
+collect_ignore = [str(path) for path in tests if "from hypothesis import" in path.read_text()]
+
 CHECKED_EXAMPLES = 10  # of this many examples of a property test, one runs under shape checks, which take half the time
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # the workers already fill the cores
+
+
+def pytest_report_header():
+    return f"hypothesis is not installed: {len(collect_ignore)} files are left out" if collect_ignore else None
 
 
 def pytest_collection_modifyitems(items):

@@ -73,9 +73,9 @@ def inputs(lengths=LENGTHS, seed=0, dtype=torch.float64):
     return x.to(dtype), torch.tensor(lengths)
 
 
-def options(name, lengths, seed=1):
+def options(name, lengths, seed=1, device="cpu"):
     """The other arguments of `forward`: a generator that makes passes repeatable, and trees where they are needed."""
-    given = {"generator": torch.Generator().manual_seed(seed)}
+    given = {"generator": torch.Generator(device).manual_seed(seed)}
     if name == "gold-tree-grc":
         given["trees"] = [beamtree.Tree.from_actions(list(range(n - 2, -1, -1))) for n in lengths]
     return given
@@ -87,7 +87,7 @@ class Pass(NamedTuple):
 
 
 def encode(name, encoder, x, lengths, seed=1):
-    return encoder(x, lengths, **options(name, lengths.tolist(), seed)).state
+    return encoder(x, lengths, **options(name, lengths.tolist(), seed, x.device)).state
 
 
 def run(name, encoder, x=None, lengths=None, wanted=None, more=0, seed=1):

@@ -13,6 +13,7 @@ from beamtree.nn.cells import function_of
 from beamtree.nn.cells.grc import dense
 from beamtree.nn.cells.grc.dense import as_rows, fuse
 
+pytestmark = pytest.mark.kernels
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 

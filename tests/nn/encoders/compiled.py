@@ -1,8 +1,10 @@
 """A program, `python compiled.py`: compares every encoder under `torch.compile` with itself. It prints what is wrong.
+With a device, `python compiled.py cpu`, it compares one encoder between layers for which inductor generates code.
 
 Not part of a test's process, where Dynamo would trace the shape checks too.
 """
 
+import sys
 from typing import NamedTuple
 
 import torch
@@ -110,16 +112,24 @@ def check_lengths():
         torch.testing.assert_close(other(x, given).state, encoder(x, given).state)
 
 
-def profile_nothing(*arguments):
-    """In place of Dynamo's measurement of its guards, which is for its logs and takes a tenth of the time."""
-    return 0.0
+def check_inductor(name, device):
+    """In training and at inference, where the encoder is an operator of the graph. Few shapes: a compiler takes
+    seconds. On a GPU the encoder is computed by its kernels."""
+    dtype, atol = (torch.float64, 1e-10) if device == "cpu" else (torch.float32, 5e-4)
+    model = Model(make(name, dtype=dtype)).to(device, dtype)
+    own, some = dict(model.named_parameters()), [(x.to(device, dtype), n.to(device)) for x, n in batches()[:2]]
+    truths = [run(name, model, *batch) for batch in some]
+    torch._dynamo.reset()
+    other = torch.compile(model, backend="inductor", dynamic=True)
+    for batch, truth in zip(some, truths, strict=True):
+        assert_same(run(name, other, *batch, wanted=own), truth, atol)
+    with torch.no_grad():
+        states = [model.eval()(*batch).state for batch in some]
+        for batch, state in zip(some, states, strict=True):
+            torch.testing.assert_close(other(*batch).state, state, atol=atol, rtol=atol)
 
 
-if __name__ == "__main__":
-    if hasattr(torch._dynamo.guards, "profile_guard_manager"):
-        torch._dynamo.guards.profile_guard_manager = profile_nothing
-    torch._dynamo.config.recompile_limit = COMPILATIONS
-    torch._dynamo.config.fail_on_recompile_limit_hit = True
+def check_all():
     for name in NAMES:
         try:
             check_training(name, make(name))
@@ -134,3 +144,19 @@ if __name__ == "__main__":
                 check_training(name, Model(make(name)).double(), ["aot_eager"])
         except Exception as error:
             print(f"{name}: {error!r}")
+
+
+def profile_nothing(*arguments):
+    """In place of Dynamo's measurement of its guards, which is for its logs and takes a tenth of the time."""
+    return 0.0
+
+
+if __name__ == "__main__":
+    if hasattr(torch._dynamo.guards, "profile_guard_manager"):
+        torch._dynamo.guards.profile_guard_manager = profile_nothing
+    torch._dynamo.config.recompile_limit = COMPILATIONS
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+    if sys.argv[1:]:
+        check_inductor("bt-grc", *sys.argv[1:])
+    else:
+        check_all()

@@ -1,5 +1,7 @@
 """`torch.compile` and `torch.export`."""
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,12 +9,22 @@ import torch
 
 from idioms import every_encoder, inputs, make, options, start
 
+PROGRAM = Path(__file__).with_name("compiled.py")
+COMPILER = os.environ.get("CXX", "g++")  # as inductor chooses it on Linux
+
 
 def test_compiled_encoders_compute_the_same_over_many_shapes():
     """In training and at inference, without a compilation for each shape."""
-    process = start(Path(__file__).with_name("compiled.py"))
+    process = start(PROGRAM)
     report = process.stdout + process.stderr
     assert (process.returncode, report) == (0, ""), report
+
+
+@pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"inductor needs a C++ compiler, and there is no {COMPILER}")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_an_encoder_between_generated_code_computes_the_same(device):
+    process = start(PROGRAM, device)
+    assert (process.returncode, process.stdout) == (0, ""), process.stdout + process.stderr
 
 
 @every_encoder

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils import prune
+from torch.nn.utils.rnn import PackedSequence
 
 import beamtree
 from idioms import (
@@ -102,7 +103,8 @@ def assert_change_is_right(name, change, key):
     torch.manual_seed(2)
     encoder = make(name)
     weight, bias = change(encoder, key)
-    assert_equals_plain(name, encoder, **{f"{key}.weight": weight, f"{key}.bias": bias})
+    changes = {f"{key}.weight": weight, f"{key}.bias": bias}
+    assert_equals_plain(name, encoder, **{key: value for key, value in changes.items() if value is not None})
 
 
 @every_cell
@@ -111,6 +113,55 @@ def test_a_changed_layer_of_the_cell_is_used_as_it_is(name, change):
     assert_change_is_right(name, change, "cell.gates")
     if change in (subclass, low_rank_wrapper) and hasattr(make(name).cell, "expand"):
         assert_change_is_right(name, change, "cell.expand")
+
+
+@pytest.mark.parametrize("name", ["ndr", "transformer"])
+@pytest.mark.parametrize("change", [pruning, subclass, low_rank_wrapper], ids=lambda change: change.__name__)
+def test_a_changed_layer_of_an_encoder_without_a_cell_is_used_as_it_is(name, change):
+    keys = [key for key, layer in make(name).named_modules() if type(layer) is nn.Linear]
+    assert keys
+    for key in keys:
+        assert_change_is_right(name, change, key)
+
+
+class Scaled(nn.LSTM):
+    def forward(self, states):
+        states, final = super().forward(states)
+        return PackedSequence(1.5 * states.data, *states[1:]), final
+
+
+class LowRankStates(nn.Module):
+    """A layer of an LSTM whose states have an update of rank 2, as those of an adapter."""
+
+    def __init__(self, layer, dim):
+        super().__init__()
+        self.layer = layer
+        self.down = nn.Parameter(torch.randn(2, dim).to(layer.weight_ih_l0))
+        self.up = nn.Parameter(torch.randn(dim, 2).to(layer.weight_ih_l0))
+
+    def forward(self, states):
+        states, final = self.layer(states)
+        return PackedSequence(states.data + states.data @ self.down.mT @ self.up.mT, *states[1:]), final
+
+
+@pytest.mark.parametrize("change", [subclass, low_rank_wrapper], ids=lambda change: change.__name__)
+def test_a_changed_layer_of_an_lstm_is_used_as_it_is(change):
+    """A linear function of the states of the first layer is one of the weights that the second has for its inputs."""
+    torch.manual_seed(2)
+    encoder = make("lstm")
+    first, second = encoder.lstm
+    if change is subclass:
+        encoder.lstm[0] = Scaled(DIM, DIM // 2, batch_first=True, bidirectional=True).double()
+        encoder.lstm[0].load_state_dict(first.state_dict())
+        first, function = encoder.lstm[0], 1.5 * torch.eye(DIM).double()
+    else:
+        encoder.lstm[0] = wrapper = LowRankStates(first, DIM)
+        function = torch.eye(DIM).double() + wrapper.up @ wrapper.down
+    changes = {f"lstm.0.{key}": weight for key, weight in first.named_parameters()}
+    for key in ("weight_ih_l0", "weight_ih_l0_reverse"):
+        changes[f"lstm.1.{key}"] = getattr(second, key) @ function
+    encoder.eval()  # with dropout in between, it is not
+    assert_equals_plain("lstm", encoder, **changes)
 
 
 @every_encoder

@@ -11,9 +11,16 @@ pytestmark = pytest.mark.usefixtures("shape_checks_off")  # they take a third of
 
 NEAR = 0.03  # elements of states are about 1; bfloat16 has eight significant bits
 
+every_dtype = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+every_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+
 
 def encoding(name, encoder, x, lengths):
-    return encoder(x, lengths, **options(name, lengths.tolist()))
+    return encoder(x, lengths, **options(name, lengths.tolist(), device=x.device))
+
+
+def on(device, encoder, tensors):
+    return encoder.to(device), *(tensor.to(device) for tensor in tensors)
 
 
 def assert_near(found, truth):
@@ -33,10 +40,14 @@ def assert_gradients_are_near(found, truth):
 
 
 @every_encoder
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
-def test_modules_in_half_precision_compute_what_they_do_in_full(name, dtype):
-    half, (x, lengths) = make(name, dtype=dtype).eval(), inputs(dtype=dtype)
+@every_dtype
+@every_device
+def test_modules_in_half_precision_compute_what_they_do_in_full(name, dtype, device):
+    """On a GPU, kernels in half precision are compared with PyTorch's operations in full."""
+    half, x, lengths = on(device, make(name, dtype=dtype).eval(), inputs(dtype=dtype))
     full = copy.deepcopy(half).float()
+    if hasattr(full, "engine"):
+        full.engine = "torch"
     found, truth = encoding(name, half, x, lengths), encoding(name, full, x.float(), lengths)
     assert found.state.dtype == dtype
     same_trees = assert_near(found, truth)
@@ -49,9 +60,10 @@ def test_modules_in_half_precision_compute_what_they_do_in_full(name, dtype):
 
 
 @every_encoder
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
-def test_modules_in_half_precision_can_be_trained(name, dtype):
-    encoder, (x, lengths) = make(name, dtype=dtype), inputs(dtype=dtype)
+@every_dtype
+@every_device
+def test_modules_in_half_precision_can_be_trained(name, dtype, device):
+    encoder, x, lengths = on(device, make(name, dtype=dtype), inputs(dtype=dtype))
     state = encoding(name, encoder, x.requires_grad_(), lengths).state
     assert state.dtype == dtype
     state.sin().sum().backward()

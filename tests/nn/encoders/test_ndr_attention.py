@@ -118,6 +118,7 @@ def kernels():
     return kernels
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("scale", [1.0, 30.0])
 @pytest.mark.parametrize("lengths", [[3], [9, 4, 8]], ids=str)
 def test_kernels_compute_the_attention_and_its_gradient(kernels, monkeypatch, lengths, scale):
@@ -132,6 +133,7 @@ def test_kernels_compute_the_attention_and_its_gradient(kernels, monkeypatch, le
         assert_close(one.double(), other, atol=2e-5 * scale, rtol=2e-5)
 
 
+@pytest.mark.kernels
 def test_kernels_lose_no_digits_to_large_logits(kernels):
     """Weights of logits that are given, beside those in float64."""
     n = 16
@@ -145,6 +147,7 @@ def test_kernels_lose_no_digits_to_large_logits(kernels):
     assert_close(found.double(), exact, atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_kernels_take_half_precision(kernels, monkeypatch, dtype):
     tensors, present = attention_inputs([7, 5], 4, heads=1, dtype=dtype, device=DEVICE)
@@ -157,6 +160,7 @@ def test_kernels_take_half_precision(kernels, monkeypatch, dtype):
         assert_close(one, other, atol=0.03, rtol=0.03)
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize(("rate", "gate_rate"), [(0.1, 0.05), (0.0, 0.3), (0.5, 0.0), (1 - 1e-9, 0.2)])
 def test_kernels_draw_the_same_masks(kernels, monkeypatch, rate, gate_rate):
     monkeypatch.setattr(kernels, "COLUMNS", 16)

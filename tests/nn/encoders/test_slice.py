@@ -30,7 +30,7 @@ def test_it_is_a_scorer_of_all_elements_with_zeros(name, training):
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-@pytest.mark.parametrize("engine", ["torch", "triton"])
+@pytest.mark.parametrize("engine", ["torch", pytest.param("triton", marks=pytest.mark.kernels)])
 def test_engines_agree_with_the_reference(name, engine, request):
     device, dtype = "cpu", torch.float64
     if engine == "triton":

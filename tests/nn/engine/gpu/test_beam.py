@@ -18,6 +18,7 @@ from beamtree.nn.engine.gpu import engine as gpu
 from beamtree.nn.engine.gpu import forest, precision, workspace
 from beamtree.nn.engine.gpu.cache import CACHE
 
+pytestmark = pytest.mark.kernels
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from beamtree.nn.engine.gpu import continuous
 from beamtree.nn.engine.loops.continuous import LARGEST, edges, is_unfinished
 
+pytestmark = pytest.mark.kernels
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 shapes = st.tuples(st.integers(1, 3), st.integers(3, 12))
 dtypes = st.sampled_from([torch.float32, torch.float64])

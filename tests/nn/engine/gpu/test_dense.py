@@ -10,6 +10,7 @@ from beamtree.nn.cells.grc.dense import DenseComposition
 from beamtree.nn.engine.gpu import segments
 from support import assert_same, everything, inputs
 
+pytestmark = pytest.mark.kernels
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CASES = [
     ("crvnn", {}),

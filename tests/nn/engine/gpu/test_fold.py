@@ -13,6 +13,7 @@ from beamtree.nn.engine.gpu.fold import KernelFold, make_fold
 from beamtree.nn.engine.loops.fold import Fold
 from support import assert_same, everything, inputs
 
+pytestmark = pytest.mark.kernels
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 

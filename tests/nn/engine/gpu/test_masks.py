@@ -10,6 +10,7 @@ from beamtree.nn.engine.dropout import NodeDropout
 pytest.importorskip("triton")
 from beamtree.nn.engine.gpu.kernels import masks
 
+pytestmark = pytest.mark.kernels
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 

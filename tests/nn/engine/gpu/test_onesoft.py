@@ -14,6 +14,7 @@ from beamtree.nn.engine.gpu import onesoft, onesoft_gradient
 from beamtree.nn.engine.gpu.cache import CACHE
 
 PADDED_LENGTH = onesoft.padded_soft_length
+pytestmark = pytest.mark.kernels
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 

@@ -10,6 +10,7 @@ import triton
 from beamtree.nn.cells.grc import kernels
 from beamtree.nn.engine.gpu.precision import FEW, MANY, SOME, buffer_for, lay_out, method, tile, to_tf32
 
+pytestmark = pytest.mark.kernels
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 

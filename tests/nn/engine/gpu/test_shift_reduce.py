@@ -13,6 +13,7 @@ from beamtree.nn.cells.grc import gpu as grc
 from beamtree.nn.engine.gpu import precision
 from beamtree.nn.engine.gpu.cache import CACHE
 
+pytestmark = pytest.mark.kernels
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NAME = "bsrp-grc"
 

@@ -10,6 +10,7 @@ from beamtree.nn.topk import transport
 pytest.importorskip("triton")
 from beamtree.nn.engine.gpu.kernels import sinkhorn
 
+pytestmark = pytest.mark.kernels
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 

@@ -12,6 +12,7 @@ pytest.importorskip("triton")
 from beamtree.nn.engine.gpu import forest
 from beamtree.nn.engine.gpu.cache import CACHE
 
+pytestmark = pytest.mark.kernels
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 

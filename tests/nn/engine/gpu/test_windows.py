@@ -13,6 +13,7 @@ pytest.importorskip("triton")
 
 from beamtree.nn.engine.gpu.kernels.windows import averages
 
+pytestmark = pytest.mark.kernels
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
