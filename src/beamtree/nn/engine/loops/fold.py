@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from beamtree.nn.engine.autocast import Autocast
 from beamtree.nn.function import first_order, save
 
 aten = torch.ops.aten  # for PyTorch's own derivatives of GELU and LayerNorm
@@ -21,7 +22,8 @@ class Fold(torch.autograd.Function):
     slots in one batch. All l and r are known in the backward pass: it recomputes all activations in one batch, and only
     dt, da and the gradient of the states run from slot to slot. The weight gradients are one product for all slots. So
     no activations are saved, and a slot takes nine launches in the forward pass and seven in the backward pass. If the
-    candidates are already known, as `made`, the forward pass returns them.
+    candidates are already known, as `made`, the forward pass returns them. Under autocast the products are in half
+    precision, in both passes; all else is in the dtype of the leaf.
     """
 
     @staticmethod
@@ -35,8 +37,10 @@ class Fold(torch.autograd.Function):
         made: Float[Tensor, "open B D"] | None,
         *weights: Tensor,
     ) -> Float[Tensor, "open B D"]:
-        candidates = fold(eps, leaf, finished, share, mask, weights) if made is None else made
-        ctx.eps = eps
+        # Detached: autocast would cache the casts without gradient and reuse them where a gradient is required.
+        own = tuple(weight.detach() for weight in weights)
+        candidates = fold(eps, leaf, finished, share, mask, own) if made is None else made
+        ctx.eps, ctx.autocast = eps, Autocast(leaf.device.type)
         save(ctx, (leaf, finished, share, *weights), mask, candidates)
         return candidates
 
@@ -47,14 +51,14 @@ class Fold(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         (leaf, finished, share, *weights), (mask, candidates) = inputs, kept
         expand, expand_bias, gates_weight, gates_bias, norm, norm_bias = weights
-        D = finished.shape[-1]
+        D, dtype = finished.shape[-1], leaf.dtype
         k_left, k_right, k_inner = split(mask, D)
-        with torch.autocast(leaf.device.type, enabled=False):
+        with ctx.autocast.again():
             left = torch.cat((leaf.unsqueeze(0), candidates[:-1]))
             children = torch.cat((times(left, k_left), times(finished, k_right)), dim=-1)  # (open, B, 2D)
-            a = F.linear(children, expand, expand_bias)  # (open, B, 4D)
+            a = F.linear(children, expand, expand_bias).to(dtype)  # (open, B, 4D)
             inner = times(F.gelu(a), k_inner)
-            gates = F.linear(inner, gates_weight, gates_bias)
+            gates = F.linear(inner, gates_weight, gates_bias).to(dtype)
             z, h, c = gates[..., : 3 * D].sigmoid().chunk(3, dim=-1)  # (open, B, D) each
             u = gates[..., 3 * D :]
             total = torch.addcmul(torch.addcmul(z * left, h, finished), c, u)
@@ -75,16 +79,19 @@ class Fold(torch.autograd.Function):
                 )
                 torch.mul(through_gates[i], d_total.unsqueeze(1), out=d_gates[i])
                 torch.mul(d_gates[i].flatten(1) @ gates_weight, through_inner[i], out=d_a[i])
-                carried = torch.addcmul(times(d_a[i] @ to_left, at(k_left, i)), d_total, through_left[i])
+                from_inner = times((d_a[i] @ to_left).to(dtype), at(k_left, i))
+                carried = torch.addcmul(from_inner, d_total, through_left[i])
                 unshared.append(d_total)
 
             d_parents = d_state * share
             d_leaf = carried + (d_state - d_parents).sum(0)
-            d_finished = torch.addcmul(times(d_a @ expand[:, D:], k_right), torch.stack(unshared[::-1]), h * share)
+            from_inner = times((d_a @ expand[:, D:]).to(dtype), k_right)
+            d_finished = torch.addcmul(from_inner, torch.stack(unshared[::-1]), h * share)
             d_share = (d_state * (parents - leaf)).sum(-1, keepdim=True)
             d_norm = (d_parents * (total - mean) * scale).sum((0, 1)), d_parents.sum((0, 1))
             d_a, d_gates = d_a.flatten(0, 1), d_gates.flatten(2).flatten(0, 1)
-            d_weights = d_a.mT @ children.flatten(0, 1), d_a.sum(0), d_gates.mT @ inner.flatten(0, 1), d_gates.sum(0)
+            d_expand, d_gates_weight = d_a.mT @ children.flatten(0, 1), d_gates.mT @ inner.flatten(0, 1)
+            d_weights = d_expand.to(dtype), d_a.sum(0), d_gates_weight.to(dtype), d_gates.sum(0)
             return None, d_leaf, d_finished, d_share, None, None, *d_weights, *d_norm
 
 
@@ -100,17 +107,16 @@ def fold(
     D = leaf.shape[1]
     expand, expand_bias, gates_weight, gates_bias, norm, norm_bias = weights
     k_left, k_right, k_inner = split(mask, D)
-    with torch.autocast(leaf.device.type, enabled=False):
-        before = F.linear(times(finished, k_right), expand[:, D:], expand_bias)  # (open, B, 4D)
-        to_inner, to_gates = expand[:, :D].mT, gates_weight.mT
-        candidates = torch.empty_like(finished)
-        state = leaf
-        for i, candidate in enumerate(candidates):
-            a = torch.addmm(before[i], times(state, at(k_left, i)), to_inner)  # (B, 4D)
-            gates = torch.addmm(gates_bias, times(F.gelu(a), at(k_inner, i)), to_gates)
-            z, h, c = gates[:, : 3 * D].sigmoid().chunk(3, dim=1)  # (B, D) each
-            total = torch.addcmul(torch.addcmul(z * state, h, finished[i]), c, gates[:, 3 * D :])
-            state = torch.lerp(leaf, F.layer_norm(total, [D], norm, norm_bias, eps), share[i], out=candidate)
+    before = F.linear(times(finished, k_right), expand[:, D:], expand_bias)  # (open, B, 4D)
+    to_inner, to_gates = expand[:, :D].mT, gates_weight.mT
+    candidates = torch.empty_like(finished)
+    state = leaf
+    for i, candidate in enumerate(candidates):
+        a = torch.addmm(before[i], times(state, at(k_left, i)), to_inner).to(leaf.dtype)  # (B, 4D)
+        gates = torch.addmm(gates_bias, times(F.gelu(a), at(k_inner, i)), to_gates).to(leaf.dtype)
+        z, h, c = gates[:, : 3 * D].sigmoid().chunk(3, dim=1)  # (B, D) each
+        total = torch.addcmul(torch.addcmul(z * state, h, finished[i]), c, gates[:, 3 * D :])
+        state = torch.lerp(leaf, F.layer_norm(total, [D], norm, norm_bias, eps), share[i], out=candidate)
     return candidates
 
 
