@@ -10,6 +10,9 @@ class Autocast:
         self.device, self.enabled = device, torch.is_autocast_enabled(device)
         self.dtype = torch.get_autocast_dtype(device)
 
-    def again(self) -> torch.autocast:
-        """A context with the same state."""
-        return torch.autocast(self.device, self.dtype, self.enabled)
+    def again(self, cache: bool | None = None) -> torch.autocast:
+        """A context with the same state.
+
+        cache: whether a weight that is used several times is cast once; None: as set outside.
+        """
+        return torch.autocast(self.device, self.dtype, self.enabled, cache)

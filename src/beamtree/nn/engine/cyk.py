@@ -209,7 +209,8 @@ class Fill(torch.autograd.Function):
         gradient = store_gradient.clone()  # of every state; complete once all longer spans are processed
         weights = [weight.detach().requires_grad_() for weight in inputs[1:]]
         totals, at_once = [torch.zeros_like(weight) for weight in weights], splits_at_once(store.device)
-        mixer = bind(ctx.mixer, weights, ctx.by_kernels, at_once)
+        with ctx.autocast.again():  # which the kernels' precision depends on
+            mixer = bind(ctx.mixer, weights, ctx.by_kernels, at_once)
         for piece in ctx.spans.pieces(at_once, longest_first=True):
             mask = ctx.dropout.mask(piece.left, piece.right) if ctx.dropout else None
             children = take(store, piece.children).requires_grad_()  # (2, spans, splits, S)
@@ -242,8 +243,6 @@ def bind(mixer: SplitMixer, weights: Sequence[Tensor], by_kernels: bool, rows: i
 def _why_not(request: SpanRequest) -> str | None:
     if not request.mixer.is_functional:
         return "its layers are not plain: hooks, a subclass or a wrapper"
-    if torch.is_autocast_enabled(request.leaves.device.type):
-        return "under autocast its products are PyTorch's"
     return why_not_triton(request.leaves)
 
 

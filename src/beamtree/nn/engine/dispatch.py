@@ -132,6 +132,9 @@ def why_not_triton(leaves: Tensor) -> str | None:
         return f"it runs on a CUDA device, not on {leaves.device}"
     if leaves.dtype != torch.float32:
         return f"it computes in float32, not in {leaves.dtype}"
+    kind = leaves.device.type
+    if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) != torch.bfloat16:
+        return f"under autocast it takes bfloat16, not {torch.get_autocast_dtype(kind)}"
     if torch.are_deterministic_algorithms_enabled():
         return "it adds in no fixed order, and torch.use_deterministic_algorithms is on"
     return None

@@ -83,6 +83,8 @@ def test_kernels_compile(launches, monkeypatch):
     for name in ("bt-grc", "bt-grc-onesoft"):
         step(name, {"beam_size": 2})
         step(name, {"beam_size": 2}, bf16=True)
+    step("ordered-memory", {"slots": 2}, bf16=True)
+    step("cyk-grc", {}, bf16=True)
     one = torch.ones(1, 3, 2, dtype=torch.float64)
     sinkhorn.scalings(one, one[..., :1], one[:, :2, :1], iterations=1)
     sinkhorn.cost_gradient(one.float() / 2, one.float(), epsilon=0.1)

@@ -1,5 +1,7 @@
 """The fold of Ordered Memory in kernels, against the plain one: candidates and all gradients."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -50,6 +52,29 @@ def test_candidates_and_gradients_are_those_of_the_plain_fold(slots, batch, dim,
         for one, other in zip(results, truth, strict=True):
             assert one.shape == other.shape
             assert (one.double() - other).norm() <= 1e-5 * (other.norm() + 1e-3)
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+def test_under_autocast_products_are_in_bfloat16(masked):
+    """Of both folds, forward and backward, to its eight binary digits; and they are not as in float32."""
+    cell, given = make(3, 5, 8, masked)
+    own = function_of(cell)
+    plain = partial(by_kernels.fold_plainly, own)
+    exact = run(plain, own, *given)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        kernels = make_fold(own, 15)
+
+    def under_autocast(fold, *tensors):  # not the backward pass
+        with torch.autocast(DEVICE, torch.bfloat16):
+            return fold(*tensors)
+
+    for fold in (plain, kernels):
+        found = run(partial(under_autocast, fold), own, *given)
+        told, *gradients = run(partial(under_autocast, fold), own, *given, made=exact[0].detach())  # only backward
+        assert torch.equal(told, exact[0])
+        for one, other in (*zip(found, exact, strict=True), *zip(gradients, exact[1:], strict=True)):
+            assert one.dtype == torch.float32
+            assert 1e-4 * other.norm() < (one - other).norm() <= 2e-2 * other.norm()
 
 
 def test_in_float64_it_is_the_plain_fold():

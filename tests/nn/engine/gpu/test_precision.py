@@ -8,7 +8,17 @@ pytest.importorskip("triton")
 import triton
 
 from beamtree.nn.cells.grc import kernels
-from beamtree.nn.engine.gpu.precision import FEW, MANY, SOME, buffer_for, lay_out, method, tile, to_tf32
+from beamtree.nn.engine.gpu.precision import (
+    FEW,
+    MANY,
+    SOME,
+    buffer_for,
+    lay_out,
+    method,
+    tile,
+    to_tf32,
+    weight_gradient,
+)
 
 pytestmark = pytest.mark.kernels
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -43,6 +53,16 @@ def test_a_weight_that_lies_in_its_place_stays_there():
     lay_out(buffer, matrix.mT)
     assert buffer.is_contiguous()
     assert torch.equal(buffer, matrix.mT)
+
+
+def test_gradients_of_weights_have_the_precision_of_the_products():
+    gradient, x = random(50, 4), random(50, 6, seed=1)
+    exact = gradient.double().mT @ x.double()
+    for how in ("ieee", "split", "tf32"):
+        torch.testing.assert_close(weight_gradient(gradient, x, how), gradient.mT @ x, atol=0, rtol=0)
+    rough = weight_gradient(gradient, x, "bf16")
+    assert rough.dtype == torch.float32
+    assert 1e-4 < (rough - exact).norm() / exact.norm() < 2**-7
 
 
 def test_only_full_float32_with_many_rows_is_split():

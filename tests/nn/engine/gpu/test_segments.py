@@ -221,16 +221,28 @@ def test_inference_and_training_share_their_buffers():
     assert len(CACHE) == 1
 
 
-def test_under_autocast_steps_are_in_float32():
-    loop, carry, inputs, _ = make(4, 2)
+@pytest.mark.usefixtures("replayed")
+def test_under_autocast_products_are_in_half_precision(monkeypatch):
+    """In both passes, and in those only: the same steps under autograd, and a pass in float32 before and after."""
+    monkeypatch.setattr(segments, "MAX_STEPS", 2)
+    loop, carry, inputs, _ = make(6, 2)
     loop = loop.bind([weight.detach().float().requires_grad_() for weight in loop.weights])
     case = loop, *(tuple(t.detach().float().requires_grad_() for t in given) for given in (carry, inputs)), None
-    exact, _ = in_segments(*case)
-    with torch.autocast("cpu", torch.bfloat16):
-        found, _ = in_segments(*case)
-    assert torch.equal(found, exact)
-    assert all(torch.equal(a, b) for a, b in zip(gradients(found, *case), gradients(exact, *case), strict=True))
-    assert len(CACHE) == 1
+    passes = {}
+    for number, bf16 in enumerate((False, True, False, True)):
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            states, _ = in_segments(*case)
+            expected, _ = plainly(*case)
+        assert torch.equal(states, expected)
+        passes[number] = states, *gradients(states, *case)
+        for found, truth in zip(passes[number], (expected, *gradients(expected, *case)), strict=True):
+            assert found.dtype == torch.float32
+            # autograd adds the steps' gradients of a weight in bfloat16
+            assert (found - truth).norm() <= (2**-7 if bf16 else 1e-6) * truth.norm()
+    for first, again in ((0, 2), (1, 3)):
+        assert all(torch.equal(a, b) for a, b in zip(passes[first], passes[again], strict=True))
+    assert not torch.equal(passes[0][0], passes[1][0])
+    assert len(CACHE) == 2
 
 
 def test_frozen_weights_are_no_hindrance():

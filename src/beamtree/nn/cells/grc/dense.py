@@ -19,7 +19,7 @@ from torch import Tensor
 from beamtree.nn.cells.grc import GRCFunction, dense_kernels, kernels
 from beamtree.nn.engine.gpu.capture import multiprocessors
 from beamtree.nn.engine.gpu.cells import row_blocks
-from beamtree.nn.engine.gpu.precision import buffer_for, lay_out, method, precision, tile
+from beamtree.nn.engine.gpu.precision import buffer_for, lay_out, method, precision, tile, weight_gradient
 from beamtree.nn.function import first_order, save
 
 
@@ -159,5 +159,5 @@ class DenseComposition(torch.autograd.Function):
         )
         children = torch.cat((left.reshape(n, D), right.reshape(n, D)), dim=1)
         d_norm_weight, d_norm_bias, d_b2 = row_sums.sum(0).split((D, D, 4 * D))
-        d_weights = (d_a.mT @ children, tile_sums.sum(0), d_gates.mT @ inner, d_b2, d_norm_weight, d_norm_bias)
-        return None, d_left, d_right, None, *d_weights
+        d_W1, d_W2 = weight_gradient(d_a, children, dense.method), weight_gradient(d_gates, inner, dense.method)
+        return None, d_left, d_right, None, d_W1, tile_sums.sum(0), d_W2, d_b2, d_norm_weight, d_norm_bias

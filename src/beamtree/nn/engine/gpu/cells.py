@@ -19,7 +19,7 @@ from beamtree.nn.cells import CellFunction
 from beamtree.nn.engine.dropout import NodeDropout
 from beamtree.nn.engine.gpu.capture import multiprocessors
 from beamtree.nn.engine.gpu.kernels import cells as kernels
-from beamtree.nn.engine.gpu.precision import tile
+from beamtree.nn.engine.gpu.precision import tile, weight_gradient
 from beamtree.nn.engine.pool import Tables
 
 
@@ -173,7 +173,7 @@ class Chunk(ABC):
 
     def add_product(self, total: Tensor, gradient: Tensor, x: Tensor) -> None:
         if self.precision == "bf16":
-            total += gradient.bfloat16().mT @ x.bfloat16()
+            total += weight_gradient(gradient, x, self.precision)
         else:
             total.addmm_(gradient.mT, x)
 

@@ -1,7 +1,5 @@
 """The GPU engine of all searches: in float32, with products in float32, TF32 or bfloat16; see `why_not`."""
 
-import torch
-
 from beamtree.nn.engine.beam import replay
 from beamtree.nn.engine.chart import Chart
 from beamtree.nn.engine.dispatch import why_not_triton
@@ -19,9 +17,6 @@ def why_not(request: Request) -> str | None:
     """Why a search cannot run here; None if it can."""
     if reason := why_not_triton(request.leaves):
         return reason
-    kind = request.leaves.device.type
-    if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) != torch.bfloat16:
-        return f"under autocast it takes bfloat16, not {torch.get_autocast_dtype(kind)}"
     if not request.is_functional:
         return "cell or scorer have layers that are not plain: hooks, a subclass or a wrapper"
     if request.cell.kernels() is None:

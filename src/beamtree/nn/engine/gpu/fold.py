@@ -18,7 +18,7 @@ from beamtree.nn.cells.grc import kernels as grc_kernels
 from beamtree.nn.cells.grc.dense import DenseGRC, fuse
 from beamtree.nn.engine.gpu.cells import row_blocks
 from beamtree.nn.engine.gpu.kernels import fold as kernels
-from beamtree.nn.engine.gpu.precision import tile
+from beamtree.nn.engine.gpu.precision import tile, weight_gradient
 from beamtree.nn.engine.loops.fold import Fold, at, split, times
 from beamtree.nn.function import first_order, save
 
@@ -109,9 +109,9 @@ class KernelFold(torch.autograd.Function):
         flat_a, flat_gates = d_a.view(rows, E), d_gates.view(rows, E)
         children = torch.cat((left_kept, right_kept), dim=-1).view(rows, 2 * D)
         d_weights = (
-            flat_a.mT @ children,
+            weight_gradient(flat_a, children, cell.method),
             sums.sum((0, 1)),
-            flat_gates.mT @ inner.view(rows, E),
+            weight_gradient(flat_gates, inner.view(rows, E), cell.method),
             flat_gates.sum(0),
             hats.sum((0, 1)),
             reached.sum((0, 1)),

@@ -56,6 +56,15 @@ def lay_out(buffer: Tensor, matrix: Float[Tensor, "rows columns"]) -> None:
         torch.stack((first, to_tf32(matrix - first)), dim=1, out=buffer)
 
 
+def weight_gradient(
+    gradient: Float[Tensor, "n rows"], x: Float[Tensor, "n columns"], method: str
+) -> Float[Tensor, "rows columns"]:
+    """The gradient of a weight, given those of its products with n rows x: one product, by PyTorch."""
+    if method == "bf16":
+        return (gradient.bfloat16().mT @ x.bfloat16()).to(x.dtype)
+    return gradient.mT @ x
+
+
 def to_tf32(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Round to 11 significant bits."""
     return (x.contiguous().view(torch.int32) + (1 << 12)).bitwise_and_(-1 << 13).view(torch.float32)

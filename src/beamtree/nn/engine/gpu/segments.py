@@ -7,7 +7,10 @@ the masks are kept for it; masks that can be drawn again are not.
 
 A graph fits segments of one size. Its buffers, including a copy of the weights, have fixed addresses: inputs are copied
 in before each run, and results out after it. The last segment of a loop is padded with steps whose inputs and masks are
-zero. Steps are computed in float32, also under autocast.
+zero.
+
+Steps run under the autocast of the forward pass, in both passes: their matrix products are in bfloat16 if it is on.
+All else, such as the gradients and the copies, is computed without it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +21,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
+from beamtree.nn.engine.autocast import Autocast
 from beamtree.nn.engine.gpu.cache import CACHE
 from beamtree.nn.engine.gpu.capture import Captured, stream_of
 from beamtree.nn.engine.gpu.precision import precision
@@ -63,7 +67,8 @@ class Loop(Protocol):
         """Run as many steps as the inputs have.
 
         `made` are their states if these are known and only a gradient is needed. It must not synchronise with the
-        device, draw random numbers, or branch on the values of tensors.
+        device, draw random numbers, or branch on the values of tensors. The results have the dtypes that they have
+        without autocast.
         """
 
     def step_bytes(self, carry: Carry) -> int:
@@ -104,7 +109,8 @@ def run(
     should_stop: called with the carry after each segment.
     refusal: message of the error when a second derivative is computed.
     """
-    spec = LoopSpec(loop.unbound, draw, steps, redraw, should_stop, refusal, len(carry), len(carry) + len(inputs))
+    autocast, sizes = Autocast(carry[0].device.type), (len(carry), len(carry) + len(inputs))
+    spec = LoopSpec(loop.unbound, autocast, draw, steps, redraw, should_stop, refusal, *sizes)
     states, notes, *after = RunLoop.apply(spec, *carry, *inputs, *loop.weights)
     return LoopResult(states, notes, tuple(after))
 
@@ -113,6 +119,7 @@ class LoopSpec(NamedTuple):
     """Arguments of `RunLoop` besides its tensors: the carry, the inputs and the weights."""
 
     loop: Loop  # unbound
+    autocast: Autocast  # of the forward pass
     draw: Draw
     steps: int
     redraw: bool
@@ -134,7 +141,7 @@ class RunLoop(torch.autograd.Function):
         T, found, starts = spec.segment_steps(carry), [], []
         kept: list[Tensor | None] = []
         masks = spec.draw(range(min(T, spec.steps)))
-        with in_float32(tensors[0].device), captured_segments(spec.loop, T, carry, inputs, masks, weights) as graphs:
+        with captured_segments(spec, T, carry, inputs, masks, weights) as graphs:
             for first in range(0, spec.steps, T):
                 steps = slice(first, min(first + T, spec.steps))
                 if first:
@@ -171,7 +178,7 @@ class RunLoop(torch.autograd.Function):
 
         masks = masks_of(len(ctx.starts) - 1)
         carry = kept[:C]
-        with in_float32(states.device), captured_segments(spec.loop, ctx.T, carry, inputs, masks, weights) as graphs:
+        with captured_segments(spec, ctx.T, carry, inputs, masks, weights) as graphs:
             for index, first in reversed(list(enumerate(ctx.starts))):
                 steps = slice(first, min(first + ctx.T, spec.steps))
                 before = kept[index * each : index * each + C]
@@ -194,13 +201,14 @@ class CapturedSegments:
     def __init__(
         self,
         loop: Loop,
+        autocast: Autocast,
         T: int,
         carry: Sequence[Tensor],
         inputs: Sequence[Tensor],
         masks: Masks,
         weights: Sequence[Tensor],
     ) -> None:
-        self.T, self.bytes = T, T * loop.step_bytes(tuple(carry))
+        self.T, self.bytes, self.autocast = T, T * loop.step_bytes(tuple(carry)), autocast
         # Gradients are computed for all weights, including frozen ones.
         self.loop = loop.bind([torch.zeros_like(weight).requires_grad_() for weight in weights])
         self.carry = tuple(torch.zeros_like(tensor) for tensor in carry)
@@ -217,7 +225,7 @@ class CapturedSegments:
     def forward_segment(self, carry: Sequence[Tensor], inputs: Sequence[Tensor], masks: Masks) -> Segment:
         """Run a segment. The result is overwritten by the next run."""
         fill((*self.carry, *self.inputs, *self.masks), (*carry, *inputs, *masks))
-        return self.forward.run(lambda: Segment(*self.loop.segment(self.carry, self.inputs, self.masks, None)))
+        return self.forward.run(lambda: self._run_steps(self.carry, self.inputs, None))
 
     def backward_segment(
         self,
@@ -240,6 +248,11 @@ class CapturedSegments:
         fill((*made, *self.d_carry), (states, gradient, *d_carry))
         return self.backward.run(lambda: self._pull_back(*made))
 
+    def _run_steps(self, carry: Carry, inputs: tuple[Tensor, ...], made: Tensor | None) -> Segment:
+        # Without autocast's cache: the casts must be part of the graph, as the weights change between its runs.
+        with self.autocast.again(cache=False):
+            return Segment(*self.loop.segment(carry, inputs, self.masks, made))
+
     def _pull_back(self, states: Shaped[Tensor, "T *state"], gradient: Shaped[Tensor, "T *state"]) -> LoopGradients:
         # New leaf tensors each time, and only gradients are returned: autograd ties a leaf's gradient to the stream of
         # its first use, so no autograd state of a direct launch may be reused in the capture.
@@ -248,7 +261,7 @@ class CapturedSegments:
             for part in (self.carry, self.inputs)
         )
         with torch.enable_grad():
-            after, found, _ = self.loop.segment(carry, inputs, self.masks, states)
+            after, found, _ = self._run_steps(carry, inputs, states)
         wanted = (*floats(carry), *inputs, *self.loop.weights)
         down = torch.autograd.grad(
             (*floats(after), found), wanted, (*self.d_carry, gradient), allow_unused=True, materialize_grads=True
@@ -271,29 +284,27 @@ def fill(buffers: Sequence[Tensor | None], values: Sequence[Tensor | None]) -> N
 
 
 @contextmanager
-def in_float32(device: torch.device) -> Iterator[None]:
-    """Disable autocast and leave inference mode.
-
-    Autocast's cached copies of the weights would be captured, and training must be able to use what inference
-    allocated.
-    """
-    with torch.inference_mode(False), torch.no_grad(), torch.autocast(device.type, enabled=False):
-        yield
-
-
-@contextmanager
 def captured_segments(
-    loop: Loop,
+    spec: LoopSpec,
     T: int,
     carry: Sequence[Tensor],
     inputs: Sequence[Tensor],
     masks: Masks,
     weights: Sequence[Tensor],
 ) -> Iterator[CapturedSegments]:
-    """Borrow captured segments for loops of this kind and size, with these weights."""
-    device = carry[0].device
+    """Borrow captured segments for loops of this kind, size and precision, with these weights.
+
+    Disables autocast and gradients, and leaves inference mode: training must be able to use what inference allocated.
+    """
+    loop, autocast, device = spec.loop, spec.autocast, carry[0].device
     shapes = (*(own.shape for own in carry), *(None if own is None else own.shape[1:] for own in (*inputs, *masks)))
-    key = ("loop", device, stream_of(device), loop, T, shapes, precision(device))
-    with CACHE.borrow(key, device, lambda: CapturedSegments(loop, T, carry, inputs, masks, weights)) as segments:
+    with autocast.again():
+        key = ("loop", device, stream_of(device), loop, T, shapes, precision(device))
+
+    def make() -> CapturedSegments:
+        return CapturedSegments(loop, autocast, T, carry, inputs, masks, weights)
+
+    without_autocast = torch.autocast(device.type, enabled=False)
+    with torch.inference_mode(False), torch.no_grad(), without_autocast, CACHE.borrow(key, device, make) as segments:
         segments.copy_weights(weights)
         yield segments

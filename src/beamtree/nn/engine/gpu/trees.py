@@ -133,9 +133,6 @@ def why_not(request: TreeRequest) -> str | None:
     """Why given trees cannot be composed here; None if they can."""
     if reason := why_not_triton(request.leaves):
         return reason
-    kind = request.leaves.device.type
-    if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) != torch.bfloat16:
-        return f"under autocast it takes bfloat16, not {torch.get_autocast_dtype(kind)}"
     if not isinstance(request.cell, CellFunction):
         return "the cell has layers that are not plain: hooks, a subclass or a wrapper"
     if request.cell.kernels() is None:

@@ -151,8 +151,9 @@ class Chain(torch.autograd.Function):
         weight_gradients = [torch.zeros_like(weight) for weight in weights]
         d_start = torch.zeros_like(start)
         cell = ctx.cell.bind(weights)
-        # Operations have less overhead in inference mode; all returned tensors are allocated outside.
-        with _segments(cell, leaves, ctx.captured) as run, torch.inference_mode(), ctx.autocast.again():
+        # Operations have less overhead in inference mode; all returned tensors are allocated outside. The captured
+        # segments are those for the precision under autocast.
+        with ctx.autocast.again(), _segments(cell, leaves, ctx.captured) as run, torch.inference_mode():
             for first in reversed(range(0, len(leaves), SEGMENT)):
                 rows = slice(first, first + SEGMENT)
                 h = states[first - 1] if first else start

@@ -125,7 +125,7 @@ class ContinuousLoop(Composite):
             two = average(one)  # 𝓛𝓛h, 𝓡𝓡h
         (one_left, one_right), (two_left, two_right) = one.unbind(1), two.unbind(1)
         window = torch.cat((two_left, one_left, states, one_right, two_right), dim=-1)  # (B, S, 5D)
-        scores = self.scorer(F.gelu(self.window(window))).squeeze(-1)  # (B, S)
+        scores = self.scorer(F.gelu(self.window(window))).squeeze(-1).to(states.dtype)  # (B, S)
         if by_kernels and not self.official_floor:
             from beamtree.nn.engine.gpu.continuous import absorb as absorb_by_kernels
 

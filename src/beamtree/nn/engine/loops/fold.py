@@ -1,6 +1,7 @@
 """The fold of Ordered Memory: a chain of cells from slot to slot, which dominates its run time."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,7 +9,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from beamtree.nn.cells.base import Layer
 from beamtree.nn.cells.grc import GRCAdjoint, GRCFunction, compose_activated
+from beamtree.nn.engine.autocast import Autocast
 from beamtree.nn.function import first_order, save
 
 
@@ -25,7 +28,8 @@ class Fold(torch.autograd.Function):
     recomputes all activations in one batch, and only dt, da and the gradient of the states run from slot to slot. The
     weight gradients are one product for all slots. So no activations are saved, and a slot takes nine launches in the
     forward pass and seven in the backward pass. If the candidates are already known, as `made`, the forward pass
-    returns them.
+    returns them. Under autocast the products are in half precision, in both passes; all else is in the dtype of the
+    leaf.
     """
 
     @staticmethod
@@ -39,8 +43,10 @@ class Fold(torch.autograd.Function):
         made: Float[Tensor, "open B D"] | None,
         *weights: Tensor,
     ) -> Float[Tensor, "open B D"]:
-        candidates = fold(eps, leaf, finished, share, mask, weights) if made is None else made
-        ctx.eps = eps
+        # Detached: autocast would cache the casts without gradient and reuse them where a gradient is required.
+        own = tuple(weight.detach() for weight in weights)
+        candidates = fold(eps, leaf, finished, share, mask, own) if made is None else made
+        ctx.eps, ctx.autocast = eps, Autocast(leaf.device.type)
         save(ctx, (leaf, finished, share, *weights), mask, candidates)
         return candidates
 
@@ -50,9 +56,9 @@ class Fold(torch.autograd.Function):
         ctx: Any, inputs: Sequence[Tensor], kept: Sequence[Any], gradient: Float[Tensor, "open B D"]
     ) -> tuple[Tensor | None, ...]:
         (leaf, finished, share, *weights), (mask, candidates) = inputs, kept
-        slots, B, D = finished.shape
+        (slots, B, D), dtype = finished.shape, leaf.dtype
         k_left, k_right, k_inner = split(None if mask is None else mask.flatten(0, 1), D)  # (open · B, …)
-        with torch.autocast(leaf.device.type, enabled=False):
+        with ctx.autocast.again():
             left, right = torch.cat((leaf.unsqueeze(0), candidates[:-1])).flatten(0, 1), finished.flatten(0, 1)
             cell = GRCFunction(D, tuple(weights), ctx.eps)
             dropped = torch.cat((times(left, k_left), times(right, k_right)), dim=1)  # (open · B, 2D)
@@ -69,17 +75,23 @@ class Fold(torch.autograd.Function):
                 torch.add(gradient[i], carried, out=d_state[i])
                 d_total = nodes.to_total(rows, d_state[i])
                 torch.mul(gate_slopes[rows], d_total.unsqueeze(1), out=nodes.d_gates[rows])
-                to_left = times(nodes.to_inner(rows) @ W1_left, at(k_left, rows))
+                to_left = times((nodes.to_inner(rows) @ W1_left).to(dtype), at(k_left, rows))
                 carried = torch.addcmul(to_left, d_total, left_slopes[rows])
                 totals.append(d_total)
 
             d_parents = torch.mul(d_state, share, out=nodes.gradient.view_as(d_state))
             d_leaf = carried + (d_state - d_parents).sum(0)
-            to_right, right_slopes = times(nodes.d_inner @ W1_right, k_right), nodes.open[:, 1] * shares
+            to_right, right_slopes = times((nodes.d_inner @ W1_right).to(dtype), k_right), nodes.open[:, 1] * shares
             d_right = torch.addcmul(to_right, torch.cat(totals[::-1]), right_slopes)
             _, _, norm = cell.layers()
             d_share = (d_state * (norm(nodes.total).view_as(finished) - leaf)).sum(-1, keepdim=True)
-            return None, d_leaf, d_right.view_as(finished), d_share, None, None, *nodes.weight_gradients()
+            d_weights = (gradient.to(dtype) for gradient in nodes.weight_gradients())
+            return None, d_leaf, d_right.view_as(finished), d_share, None, None, *d_weights
+
+
+def in_dtype(x: Tensor, layer: Layer, dtype: torch.dtype) -> Tensor:
+    """The layer's result in this dtype, also under autocast."""
+    return layer(x).to(dtype)
 
 
 def fold(
@@ -94,16 +106,16 @@ def fold(
     D = leaf.shape[1]
     W1, b1, *_ = weights
     _, gates, norm = GRCFunction(D, weights, eps).layers()
+    to_gates = partial(in_dtype, layer=gates, dtype=leaf.dtype)
     k_left, k_right, k_inner = split(mask, D)
-    with torch.autocast(leaf.device.type, enabled=False):
-        before = F.linear(times(finished, k_right), W1[:, D:], b1)  # (open, B, 4D)
-        to_inner = W1[:, :D].mT
-        candidates = torch.empty_like(finished)
-        state = leaf
-        for i, candidate in enumerate(candidates):
-            a = torch.addmm(before[i], times(state, at(k_left, i)), to_inner)  # (B, 4D)
-            parent = compose_activated(state, finished[i], times(F.gelu(a), at(k_inner, i)), gates, norm)
-            state = torch.lerp(leaf, parent, share[i], out=candidate)
+    before = F.linear(times(finished, k_right), W1[:, D:], b1)  # (open, B, 4D)
+    to_inner = W1[:, :D].mT
+    candidates = torch.empty_like(finished)
+    state = leaf
+    for i, candidate in enumerate(candidates):
+        a = torch.addmm(before[i], times(state, at(k_left, i)), to_inner).to(leaf.dtype)  # (B, 4D)
+        parent = compose_activated(state, finished[i], times(F.gelu(a), at(k_inner, i)), to_gates, norm)
+        state = torch.lerp(leaf, parent, share[i], out=candidate)
     return candidates
 
 
