@@ -128,7 +128,11 @@ def test_bad_settings_are_refused(name: str, option: str, value: object, message
 @ENCODERS
 def test_an_unknown_option_is_named_with_the_known_ones(name: str) -> None:
     known = "dim, beam_size, dropout, stochastic, engine, duplicates, check_nan, cell"
-    known += ", mix, slice, topk" if name == "bt-grc-onesoft" else ", slice, topk"
+    known += {
+        "bt-grc": ", slice, state_noise, topk",
+        "bt-lstm": ", slice, topk",
+        "bt-grc-onesoft": ", mix, slice, topk",
+    }[name]
     message = f"unknown option of {name} 'beamsize' (did you mean 'beam_size'?); known: {known}"
     with pytest.raises(ValueError, match=whole(message)):
         beamtree.encoder(name, dim=D, beamsize=5)

@@ -49,6 +49,7 @@ def test_the_torch_engine_agrees_with_the_reference(name, dropout):
 
 # One encoder for each kernel that adds noise: given trees compose levels, the others new nodes.
 @pytest.mark.parametrize(("name", "dropout"), [("gold-tree-grc", 0.2), ("bt-grc", 0.0), ("bsrp-grc", 0.2)])
+@pytest.mark.kernels
 @pytest.mark.usefixtures("workspaces")
 def test_kernels_agree_with_the_reference(name, dropout):
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -63,8 +63,8 @@ _ENCODERS: dict[str, partial[Any]] = {
     "bsrp-grc": partial(BSRP),
     "ndr": partial(NDR),
     "bt-grc": partial(BeamTree, cell="grc", mix=None),
-    "bt-lstm": partial(BeamTree, cell="lstm", mix=None),
-    "bt-grc-onesoft": partial(BeamTree, cell="grc", mix="paper"),
+    "bt-lstm": partial(BeamTree, cell="lstm", mix=None, state_noise=0.0),
+    "bt-grc-onesoft": partial(BeamTree, cell="grc", mix="paper", state_noise=0.0),
     "bt-grc-soft": partial(SoftBeamTree),
     "ebt-grc": partial(EfficientBeamTree),  # from a later paper
     "lstm": partial(LSTM),  # not in the paper

@@ -10,7 +10,8 @@ from beamtree.nn.cells.grc import dense
 from beamtree.nn.engine.gpu import fold, segments
 from support import Replayed, assert_same, everything, inputs
 
-pytestmark = pytest.mark.usefixtures("shape_checks_off")  # kernels take long without a GPU
+# Kernels take long without a GPU.
+pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("shape_checks_off")]
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CASES = {
