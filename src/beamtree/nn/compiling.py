@@ -35,7 +35,7 @@ def call(encoder: Encoder, method: Callable[..., Encoding], x: Tensor, lengths: 
         description = encoder._description()
         if description:
             return operate(encoder, description, x, lengths)
-    return _run(encoder, method, x, lengths, *given)
+    return run_eagerly(encoder, method, x, lengths, *given)
 
 
 def operate(encoder: Encoder, description: str, x: Tensor, lengths: Tensor) -> Encoding:
@@ -48,7 +48,8 @@ def operate(encoder: Encoder, description: str, x: Tensor, lengths: Tensor) -> E
 
 
 @torch.compiler.disable(reason="an encoder in training runs between two graphs")
-def _run(encoder: Encoder, method: Callable[..., Encoding], x: Tensor, lengths: Tensor, *given: Any) -> Encoding:
+def run_eagerly(encoder: Encoder, method: Callable[..., Encoding], x: Tensor, lengths: Tensor, *given: Any) -> Encoding:
+    """Encode without compiling anything."""
     return encoder._run(method, x, lengths, *given)
 
 

@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo.eval_frame import skip_code
 
+from beamtree.nn.encoders.base import Encoder
 from idioms import DIM, NAMES, assert_same, encode, inputs, make, run
 
 SHAPES = [(2, 3), (3, 4), (1, 5), (2, 6), (3, 2), (2, 5), (1, 2), (3, 3), (1, 6), (2, 4)]  # (B, N)
@@ -112,6 +114,16 @@ def check_lengths():
         torch.testing.assert_close(other(x, given).state, encoder(x, given).state)
 
 
+def check_skipped_functions():
+    """Dynamo may skip a function, run it, and compile the functions that it calls."""
+    torch._dynamo.reset()
+    for function in (Model.forward, Encoder.forward, Encoder._call):
+        skip_code(function.__code__)
+    model = Model(make("bt-grc")).double()
+    own, other = dict(model.named_parameters()), torch.compile(model, backend="eager")
+    assert_same(*(run("bt-grc", module, wanted=own) for module in (model, other)))
+
+
 def check_inductor(name, device):
     """In training and at inference, where the encoder is an operator of the graph. Few shapes: a compiler takes
     seconds. On a GPU the encoder is computed by its kernels."""
@@ -144,6 +156,7 @@ def check_all():
                 check_training(name, Model(make(name)).double(), ["aot_eager"])
         except Exception as error:
             print(f"{name}: {error!r}")
+    check_skipped_functions()  # at the end: they stay skipped
 
 
 def profile_nothing(*arguments):

@@ -4,6 +4,7 @@ Letters: B batch, N length, D width of inputs and encodings, S width of a node's
 """
 
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -131,6 +132,10 @@ class Encoder(nn.Module):
             from beamtree.nn import compiling  # loads Dynamo
 
             return compiling.call(self, encode, x, lengths, *given)
+        if "torch._dynamo" in sys.modules:  # it may have skipped this function, and compile those that it calls
+            from beamtree.nn import compiling
+
+            return compiling.run_eagerly(self, encode, x, lengths, *given)
         return self._run(encode, x, lengths, *given)
 
     def _run(

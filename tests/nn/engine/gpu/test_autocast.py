@@ -73,7 +73,7 @@ def test_products_are_in_bfloat16(name, options, methods):
     assert_near(found, under_autocast(encoder, x, lengths))
     full = everything(encoder, x, lengths)
     for part in ("state", "gradient of x", "gradient of cell.gates.weight"):
-        assert (found[0][part] - full[0][part]).abs().max() > 1e-4
+        assert (found[0][part] - full[0][part]).norm() > 1e-3 * full[0][part].norm()
 
 
 @every_encoder

@@ -74,7 +74,10 @@ def test_under_autocast_products_are_in_bfloat16(masked):
         assert torch.equal(told, exact[0])
         for one, other in (*zip(found, exact, strict=True), *zip(gradients, exact[1:], strict=True)):
             assert one.dtype == torch.float32
-            assert 1e-4 * other.norm() < (one - other).norm() <= 2e-2 * other.norm()
+            error = (one - other).norm() / other.norm()
+            assert error <= 2e-2
+            if one.dim() > 1:  # the gradients of biases are sums, in which roundings cancel
+                assert error > 1e-4
 
 
 def test_in_float64_it_is_the_plain_fold():
