@@ -2,11 +2,12 @@
 
     python results/compare_variants.py
 
-A row for each variant that has been trained with several seeds: its median accuracies, and in brackets the p-value of
-a two-sided Mann-Whitney test of its runs against those of BT-GRC. Runs on ListOps-DG have the same test splits, except
+A row for each variant: its median accuracies and, if it was trained with several seeds, in brackets the p-value of a
+two-sided Mann-Whitney test of its runs against those of BT-GRC. Runs on ListOps-DG have the same test splits, except
 near-IID.
 """
 
+import fnmatch
 import itertools
 import json
 import statistics
@@ -24,8 +25,15 @@ VARIANTS = (
         for percent in (50, 100)
     ),
 )
+OF_THE_STUDY = ("*-slice*", "*-all-*", "*-noise*")  # names of runs that are not in the tables of the paper's models
 LIMITED = {"near-iid": "near-IID", "900-1000": "900–1000"}  # what a variant may not cost
 COMPARED = {"args-dev": "args-dev", "args-10": "10 arguments", "args-15": "15 arguments", "lra": "LRA"}
+
+
+def of_the_paper(folder: Path) -> list[Path]:
+    """The runs in a folder without those of the study."""
+    found = sorted(path for path in folder.iterdir() if path.is_dir())
+    return [path for path in found if not any(fnmatch.fnmatch(path.name, pattern) for pattern in OF_THE_STUDY)]
 
 
 def p_value(ours: Sequence[float], others: Sequence[float]) -> float:
@@ -56,12 +64,13 @@ def table() -> str:
     lines = [f"| variant | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)]
     for name in (BASELINE, *VARIANTS):
         own = accuracies(name)
-        if not own or len(own["args-10"]) < 2:
+        if not own:
             continue
+        compared = name != BASELINE and len(own["args-10"]) > 1
         cells = []
         for split in (*LIMITED, *COMPARED):
             cell = f"{statistics.median(own[split]):.2f}" if split in own else "–"
-            if name != BASELINE and split in COMPARED and split in own and split in baseline:
+            if compared and split in COMPARED and split in own and split in baseline:
                 cell += f" ({p_value(own[split], baseline[split]):.3f})"
             cells.append(cell)
         lines.append(f"| `{name}` | {len(own['args-10'])} | {' | '.join(cells)} |")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from charts import Axis, line_chart
+from compare_variants import of_the_paper
 
 from beamtree.evaluation import report
 from beamtree.evaluation.report import ReportRow, paper
@@ -52,7 +53,7 @@ def accuracy(task: str, **charts: Mapping[str, str]) -> Scene | None:
     """A chart for each mapping of splits to names of places, with a line for each row of the task's table."""
     if not (RUNS / task).is_dir():
         return None
-    (table,) = report.tables(report.find([RUNS / task]).runs)
+    (table,) = report.tables(report.find(of_the_paper(RUNS / task)).runs)
     ours = [row for row in table.rows if row.runs]
     scenes = [
         line_chart(f"{paper.title(task)}: accuracy (%) over {over}", list(places.values()), _lines(ours, places))

@@ -33,7 +33,7 @@ def tables(source: str) -> str:
     if source == "variants":
         return compare_variants.table() + "\n"
     folder = source.removeprefix("runs: ")
-    found = report.find([str(ROOT / folder)])
+    found = report.find(compare_variants.of_the_paper(ROOT / folder))
     text = report.markdown(report.tables(found.runs, mean=False))
     return re.sub(r"^## .*\n\n", "", text) + originals(ROOT / folder)
 

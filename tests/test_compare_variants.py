@@ -45,7 +45,14 @@ def test_a_split_is_compared_where_all_runs_have_it(tmp_path, monkeypatch):
             folder.mkdir(parents=True)
             splits = {split: {"accuracy": value} for split, value in values.items()}
             (folder / "results.json").write_text(json.dumps({"splits": splits}))
-    _, _, baseline, variant = compare.table().splitlines()  # one run is not compared
+    _, _, baseline, variant, one_run = compare.table().splitlines()
     assert baseline == "| `listops/bt-grc` | 2 | 5.00 | 5.00 | – | 5.00 | 5.00 | 5.00 |"
     p = f"{compare.p_value([0, 1, 2], [0, 1]):.3f}"
     assert variant == f"| `listops/ebt-grc` | 3 | 10.00 | 10.00 | 50.00 | 10.00 ({p}) | 10.00 ({p}) | 10.00 ({p}) |"
+    assert one_run == "| `listops/bsrp-grc` | 1 | 0.00 | 0.00 | – | 0.00 | 0.00 | 0.00 |"
+
+
+def test_runs_of_the_study_are_not_among_those_of_the_paper(tmp_path):
+    for name in ("bt-grc-seed0", "bt-grc-slice16-seed0", "ebt-grc-all-seed1", "gold-tree-grc-noise50-seed2"):
+        (tmp_path / name).mkdir()
+    assert [path.name for path in compare.of_the_paper(tmp_path)] == ["bt-grc-seed0"]
