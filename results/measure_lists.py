@@ -73,6 +73,21 @@ def figure(document: dict[str, Any]) -> Scene:
     )
 
 
+def table(split: str = "args-10", operator: str = "[MED") -> str:
+    """For each measured model: the lists that it keeps intact, and those of an operator that it knows alone, in %."""
+    documents = [json.loads(path.read_text()) for path in sorted(MEASURED.glob(f"*-{split}.json"))]
+    arguments = sorted({row["arguments"] for document in documents for row in document["lists"]})
+    lines = [f"| model | lists intact | {' | '.join(f'`{operator}` {count}' for count in arguments)} |"]
+    lines.append("|---|---:|" + "---:|" * len(arguments))
+    for document in documents:
+        lists = document["lists"]
+        known = {row["arguments"]: row for row in lists if row["operator"] == operator}
+        shares = [f"{100 * known[count]['alone_correct'] / known[count]['alone']:.0f}" for count in arguments]
+        intact = 100 * sum(row["intact"] for row in lists) / sum(row["lists"] for row in lists)
+        lines.append(f"| `{document['model']}` | {intact:.2f} | {' | '.join(shares)} |")
+    return "\n".join(lines)
+
+
 def draw() -> None:
     IMAGES.mkdir(parents=True, exist_ok=True)
     for path in sorted(MEASURED.glob("*.json")):

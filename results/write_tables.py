@@ -1,8 +1,9 @@
 """Write the tables of `docs/results.md` and `docs/arguments.md` from the files of the runs: `make results`.
 
 The text between `<!-- runs: FOLDER -->` and `<!-- end -->` is the output of `beamtree report FOLDER` without its
-heading, that after `<!-- probe -->` the table of `probe_cells.py`, and that after `<!-- variants -->` the table of
-`compare_variants.py`. All their figures come from files in results/.
+heading, that after `<!-- probe -->` the table of `probe_cells.py`, that after `<!-- variants -->` the table of
+`compare_variants.py`, and that after `<!-- lists -->` the table of `measure_lists.py`. All figures come from files in
+results/.
 """
 
 import json
@@ -11,6 +12,7 @@ import statistics
 from pathlib import Path
 
 import compare_variants
+import measure_lists
 import probe_cells
 
 from beamtree.evaluation import report
@@ -18,7 +20,7 @@ from beamtree.evaluation import report
 ROOT = Path(__file__).parents[1]
 PAGE, ARGUMENTS = ROOT / "docs/results.md", ROOT / "docs/arguments.md"
 ORIGINAL = "near-iid-original.json"
-BLOCK = re.compile(r"(<!-- (runs: \S+|probe|variants) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (runs: \S+|probe|variants|lists) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def with_tables(page: str) -> str:
@@ -27,11 +29,10 @@ def with_tables(page: str) -> str:
 
 
 def tables(source: str) -> str:
-    """The tables of the runs in a folder, `runs: FOLDER`, of the probe or of the variants."""
-    if source == "probe":
-        return probe_cells.table() + "\n"
-    if source == "variants":
-        return compare_variants.table() + "\n"
+    """The tables of the runs in a folder, `runs: FOLDER`, or of a script."""
+    scripts = {"probe": probe_cells.table, "variants": compare_variants.table, "lists": measure_lists.table}
+    if source in scripts:
+        return scripts[source]() + "\n"
     folder = source.removeprefix("runs: ")
     found = report.find(compare_variants.of_the_paper(ROOT / folder))
     text = report.markdown(report.tables(found.runs, mean=False))

@@ -10,8 +10,9 @@ from beamtree.trees.drawing.scene import Dot
 from result_scripts import script
 
 ROOT = Path(__file__).parents[1]
-script("charts")  # which others import, as the three after it
+script("charts")  # which others import, as the four after it
 script("compare_variants")
+script("measure_lists")
 script("probed_cells")
 script("probe_cells")
 write_tables = script("write_tables")

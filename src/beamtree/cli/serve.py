@@ -27,6 +27,7 @@ EXAMPLE = (
 )
 _LAST_PORT = 65_535
 _EXAMPLE_NAME = "trees.example.org"
+_FIRST = "listops-bt-grc"  # of the shipped models: the page opens with its example
 _PROXY = """\
 beamtree itself has neither encryption nor authentication. Put a reverse proxy in front of it that terminates TLS and
 authenticates users, and make sure that only the proxy can reach {address}. With nginx, for example:
@@ -107,7 +108,7 @@ def serve_command(
         address, limits = _address(host, listener), Limits(**counts)
         if public:
             typer.echo(_proxy_example(address, [*allow_host, _EXAMPLE_NAME][0], limits), err=True)
-        names = list(dict.fromkeys(models)) or pretrained.shipped()
+        names = list(dict.fromkeys(models)) or sorted(pretrained.shipped(), key=lambda name: name != _FIRST)
         if not names:
             raise ValueError("this version of beamtree has no shipped models: give the folder of a run")
         loaded = {name: pretrained.load(name, place) for name in names}
