@@ -22,7 +22,7 @@ VARIANTS = (
     *(
         f"listops/{name}-noise{percent}"
         for name in ("bt-grc", "ebt-grc", "bsrp-grc", "gold-tree-grc")
-        for percent in (50, 100)
+        for percent in (25, 50, 100)
     ),
 )
 OF_THE_STUDY = ("*-slice*", "*-all-*", "*-noise*")  # names of runs that are not in the tables of the paper's models

@@ -77,7 +77,7 @@ class Run:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
 
-NOISES = (50, 100)  # standard deviation of the noise on states, in per cent of that of a state's elements
+NOISES = (25, 50, 100)  # standard deviation of the noise on states, in per cent of that of a state's elements
 SLICES = (16, 32, 64)  # of a parent's 128 elements, for the scorer
 BEAM_2 = ("encoder.options.beam_size=2",)
 GLOVE_6B = ("data.vectors=glove-6b", "model.dim=100")  # the paper uses GloVe 840B with 300 dimensions
