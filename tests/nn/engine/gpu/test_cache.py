@@ -90,9 +90,9 @@ def test_the_budget_is_a_share_of_the_card(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Card)
     monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 1.0)
-    assert cache.budget(torch.device("cuda")) == 100
+    assert cache.budget(torch.device("cuda", 0)) == 100
     monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 0.25)
-    assert cache.budget(torch.device("cuda")) == 25
+    assert cache.budget(torch.device("cuda", 0)) == 25
     assert cache.budget(CPU) == float("inf")
 
 

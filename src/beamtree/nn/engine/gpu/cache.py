@@ -137,7 +137,7 @@ def budget(device: torch.device) -> float:
     """Bytes that idle workspaces on a device may hold."""
     if device.type != "cuda":
         return float("inf")
-    index = torch.cuda.current_device() if device.index is None else device.index  # PyTorch 2.11 needs one here
+    index = torch.cuda.current_device() if device.index is None else device.index  # PyTorch 2.11 needs an index here
     fraction = torch.cuda.get_per_process_memory_fraction(index)
     return BUDGET * fraction * torch.cuda.get_device_properties(device).total_memory
 
