@@ -137,7 +137,11 @@ def test_defaults_are_those_of_the_model_and_not_of_its_class():
 def test_an_unknown_encoder_has_a_nearest_name():
     result = run("bt-gcr")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("error: unknown encoder 'bt-gcr' (did you mean 'bt-grc'?); known: recurrent-grc, ")
+    assert result.stderr.startswith(
+        "error: unknown encoder or model 'bt-gcr' (did you mean 'bt-grc'?); known: recurrent-grc, "
+    )
+    result = run("imdb-bt-gcr")
+    assert result.stderr.startswith("error: unknown encoder or model 'imdb-bt-gcr' (did you mean 'imdb-bt-grc'?); ")
 
 
 def test_parameters_are_as_many_as_in_the_published_code(encoder_rows):

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from beamtree.utils.checks import unknown
 from beamtree.utils.extras import require
 from beamtree.utils.terminal import make_table, print_table
 
@@ -40,6 +41,8 @@ def models_command(
     recipes, note = _recipes_or_note()
     if name is not None:
         is_model = name in pretrained.shipped()
+        if not is_model and name not in encoders():
+            raise ValueError(unknown("encoder or model", name, (*encoders(), *pretrained.shipped())))
         row = _model(name) if is_model else _encoder(name, recipes)
         if as_json:
             typer.echo(json.dumps(row, indent=2, ensure_ascii=False))
