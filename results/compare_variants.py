@@ -14,6 +14,8 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from run_queue import NOISES
+
 RESULTS = Path(__file__).parent
 BASELINE = "listops/bt-grc"
 VARIANTS = (
@@ -22,7 +24,7 @@ VARIANTS = (
     *(
         f"listops/{name}-noise{percent}"
         for name in ("bt-grc", "ebt-grc", "bsrp-grc", "gold-tree-grc")
-        for percent in (25, 50, 100)
+        for percent in NOISES
     ),
 )
 OF_THE_STUDY = ("*-slice*", "*-all-*", "*-noise*")  # names of runs that are not in the tables of the paper's models

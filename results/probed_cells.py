@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from beamtree.nn.cells.base import uniform_noise
+
 GRC_KINDS = ("grc", "rms", "counter", "additive", "linear", "mixed")
 
 
@@ -49,7 +51,7 @@ class GatedCell(nn.Module):
     def forward(self, left: Tensor, right: Tensor, adds: Tensor | None = None) -> Tensor:
         parent = self.parent(left, right)
         if self.training and self.noise:
-            return parent + (2 * torch.rand_like(parent) - 1) * (3**0.5 * self.noise)
+            return parent + uniform_noise(parent, self.noise)
         return parent
 
     def parent(self, left: Tensor, right: Tensor) -> Tensor:

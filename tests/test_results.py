@@ -10,7 +10,8 @@ from beamtree.trees.drawing.scene import Dot
 from result_scripts import script
 
 ROOT = Path(__file__).parents[1]
-script("charts")  # which others import, as the four after it
+script("charts")  # which others import, as the five after it
+script("run_queue")
 script("compare_variants")
 script("measure_lists")
 script("probed_cells")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -44,6 +45,11 @@ def gelu(x: Float[Tensor, "*nodes width"]) -> Float[Tensor, "*nodes width"]:
 
 def apply_mask(activation: Tensor, mask: Tensor | None) -> Tensor:
     return activation if mask is None else activation * mask
+
+
+def uniform_noise(like: Tensor, deviation: float) -> Tensor:
+    """Noise with this standard deviation and the shape of a tensor."""
+    return (2 * torch.rand_like(like) - 1) * (3**0.5 * deviation)
 
 
 def split_mask(mask: Tensor | None, width: int) -> tuple[Tensor | None, Tensor | None]:

@@ -70,8 +70,8 @@ def test_under_autocast_products_are_in_bfloat16(masked):
 
     for fold in (plain, kernels):
         found = run(partial(under_autocast, fold), own, *given)
-        told, *gradients = run(partial(under_autocast, fold), own, *given, made=exact[0].detach())  # only backward
-        assert torch.equal(told, exact[0])
+        returned, *gradients = run(partial(under_autocast, fold), own, *given, made=exact[0].detach())  # only backward
+        assert torch.equal(returned, exact[0])
         for one, other in (*zip(found, exact, strict=True), *zip(gradients, exact[1:], strict=True)):
             assert one.dtype == torch.float32
             error = (one - other).norm() / other.norm()

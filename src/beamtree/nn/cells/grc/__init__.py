@@ -17,7 +17,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from beamtree.nn.cells.adjoint import Adjoint
-from beamtree.nn.cells.base import Cell, CellFunction, Layer, apply_mask, gelu, is_plain, plain_tensors, split_mask
+from beamtree.nn.cells.base import (
+    Cell,
+    CellFunction,
+    Layer,
+    apply_mask,
+    gelu,
+    is_plain,
+    plain_tensors,
+    split_mask,
+    uniform_noise,
+)
 
 if TYPE_CHECKING:
     from beamtree.nn.engine.gpu.cells import CellKernels
@@ -64,7 +74,7 @@ class GRC(Cell):
         if noise is not None:
             return parent + noise
         if mask is None and self.training and self.state_noise:
-            return parent + (2 * torch.rand_like(parent) - 1) * (3**0.5 * self.state_noise)
+            return parent + uniform_noise(parent, self.state_noise)
         return parent
 
     def function(self) -> "GRCFunction | None":
