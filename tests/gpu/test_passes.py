@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import beamtree
+from beamtree.nn.engine.gpu import cache
 from beamtree.nn.engine.gpu.cache import CACHE
-from gpu_cases import KERNELS, NAMES, distance, inputs, make, run
+from gpu_cases import DEVICE, KERNELS, NAMES, distance, inputs, make, run
 
 pytestmark = pytest.mark.gpu
 
@@ -54,6 +55,21 @@ def test_streams_do_not_touch_each_other(name):
     torch.cuda.synchronize()
     for index in (0, 1):
         assert all(distance(one, expected[index]) < 1e-4 for one in found[index])
+
+
+@every_kernel
+def test_an_evicted_workspace_takes_nothing_from_the_others(name, workspaces, monkeypatch):
+    encoder, kept = make(name), inputs([14, 9, 6])
+    expected = [run(encoder, *kept) for _ in range(3)][-1]  # the second pass captures, the third replays
+    for _ in range(3):
+        run(encoder, *inputs([40, 9]))
+    run(encoder, *kept)  # used last, so the other workspaces are evicted first
+    monkeypatch.setattr(cache, "budget", lambda device: 0)
+    run(encoder, *kept)
+    monkeypatch.undo()
+    filled = [torch.full((2**20,), float("nan"), device=DEVICE) for _ in range(64)]  # what was freed is in use again
+    assert distance(run(encoder, *kept), expected) < 1e-4
+    del filled
 
 
 @every_kernel
