@@ -8,8 +8,10 @@ Letters: B batch, N length, M = N−1 merges.
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -43,31 +45,55 @@ class Merges(NamedTuple):
     @property
     def heights(self) -> Int[Tensor, "B M"]:
         B, M = self.splits.shape
-        rows, children = torch.arange(B).unsqueeze(1).numpy(), self.children.numpy()  # NumPy is faster for small steps
-        heights = torch.zeros(B, 2 * M + 1, dtype=torch.long).numpy()
-        for merge in range(M):
-            heights[:, M + 1 + merge] = heights[rows, children[:, merge]].max(1) + 1
-        return torch.from_numpy(heights)[:, M + 1 :]
+        # NumPy is faster for small steps. The samples are the last dimension, so a step reads and writes whole rows.
+        children = (self.children.permute(1, 2, 0) * B + torch.arange(B)).numpy()  # (M, 2, B), into `flat`
+        heights = np.zeros((2 * M + 1, B), dtype=np.int64)
+        flat = heights.reshape(-1)
+        for merge, row in enumerate(heights[M + 1 :]):
+            left, right = flat.take(children[merge])
+            np.maximum(left, right, out=row)
+            row += 1
+        return torch.from_numpy(heights[M + 1 :].T)
 
 
 def from_spans(spans: Int[Tensor, "B M 2"]) -> Merges:
     """Merges from the spans of all constituents except leaves, in any order."""
     start, end = spans.unbind(2)
     order = (end * (spans.shape[1] + 2) - start).argsort(dim=1)  # post-order: by the end, then the shortest first
-    start, end = start.gather(1, order), end.gather(1, order)
+    return _in_post_order(start.gather(1, order), end.gather(1, order))
+
+
+def from_trees(trees: Sequence[Tree], length: int) -> Merges:
+    """Merges from trees with up to `length` leaves, without a loop over their constituents.
+
+    A tree holds the number of reduces after each leaf. A leaf is shifted to a position of the stack, on which it begins
+    an element until the next leaf is shifted to the same position. So the start of a merge is the last leaf before its
+    end that was shifted to the position of the merge.
+    """
+    reduces = _padded_reduces(trees, length)  # (B, N)
+    leaf, merge = torch.arange(length), torch.arange(length - 1)
+    position = leaf - (reduces.cumsum(1) - reduces)  # to which each leaf is shifted
+    end = (leaf + 1).repeat(len(trees)).repeat_interleave(reduces.flatten()).view(len(trees), length - 1)
+    shifts = (position * length + leaf).sort(dim=1).values  # by their position, then by the leaf
+    place = (end - merge - 2) * length  # the position of each merge
+    found = torch.searchsorted(shifts, place + end - 1, right=True) - 1
+    return _in_post_order(shifts.gather(1, found) - place, end)
+
+
+def _padded_reduces(trees: Sequence[Tree], length: int) -> Int[Tensor, "B N"]:
+    """The number of reduces after each leaf; after each leaf of the padding, one."""
+    counts = [tree.reduces for tree in trees]
+    sizes = [len(count) for count in counts]
+    padded = np.ones((len(trees), length), dtype=np.int64)
+    padded[np.arange(length) < np.array(sizes)[:, None]] = np.fromiter(chain(*counts), np.int64, count=sum(sizes))
+    return torch.from_numpy(padded)
+
+
+def _in_post_order(start: Int[Tensor, "B M"], end: Int[Tensor, "B M"]) -> Merges:
     # The right child is the previous merge if that has the same end, else a leaf.
     before, same = start.roll(1, dims=1), end == end.roll(1, dims=1)
     same[:, :1] = False
     return Merges(torch.stack((start, end), dim=2), before.where(same, end - 1))
-
-
-def from_trees(trees: Sequence[Tree], length: int) -> Merges:
-    """Merges from trees with up to `length` leaves."""
-    spans = [
-        tree.spans(leaves=False) + [(0, end) for end in range(len(tree) + 1, length + 1)]  # padding
-        for tree in trees
-    ]
-    return from_spans(torch.tensor(spans, dtype=torch.long).view(len(trees), length - 1, 2))
 
 
 def from_actions(actions: Int[Tensor, "B M"], lengths: Int[Tensor, "B"]) -> Merges:
