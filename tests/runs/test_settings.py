@@ -92,6 +92,7 @@ DOCUMENTS = st.fixed_dictionaries(
                     "plateau_factor": st.none() | numbers(0, 1, exclude_min=True, exclude_max=True),
                     "plateau_patience": counts(0),
                     "precision": st.sampled_from(["32", "tf32", "bf16"]),
+                    "noise_epochs": st.just(0),  # others need noise
                 }
             )
         ),
@@ -209,6 +210,8 @@ def test_a_change_is_one_value_in_its_own_type(settings: Settings, key: str, giv
         ("model.hidden", 0, "an integer of at least 1, or null"),
         ("training.plateau_factor", 1, "a number between 0 and 1, or null"),
         ("training.plateau_patience", -1, "an integer of at least 0"),
+        ("training.noise_epochs", -1, "an integer of at least 0"),
+        ("training.noise_epochs", 3, "0 without state_noise"),
         ("training.max_epochs", 1e3, "an integer of at least 1"),
         ("training.patience", 0, "an integer of at least 1"),
         ("training.select", "los", "one of loss, accuracy"),
@@ -252,6 +255,14 @@ def test_a_wrong_value_is_named_with_what_would_be_right(settings: Settings, key
 def test_an_option_is_a_plain_value(settings: Settings, key: str, given: Any, must: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(f'{key} is {given!r}: it must be {must}')}$"):
         settings.change({key: given})
+
+
+def test_noise_reaches_its_deviation_before_the_end(settings: Settings) -> None:
+    changes = {"encoder.options.state_noise": 0.5, "training.noise_epochs": 99}
+    assert settings.change(changes).training.noise_epochs == 99
+    message = "training.noise_epochs is 99: it must be less than training.max_epochs, 99"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        settings.change({**changes, "training.max_epochs": 99})
 
 
 def test_options_that_are_none_are_refused_whatever_is_added(settings: Settings) -> None:
@@ -358,13 +369,24 @@ def test_an_unknown_key_is_refused_with_the_nearest(settings: Settings, key: str
         settings.change({key: 1})
 
 
-@pytest.mark.parametrize("key", keys(Settings))
+LATER = {"training.noise_epochs": 0}  # settings that older files do not have, and their values there
+
+
+@pytest.mark.parametrize("key", [key for key in keys(Settings) if key not in LATER])
 def test_a_key_that_is_missing_from_a_file_is_named(settings: Settings, key: str) -> None:
     document = settings.to_dict()
     section, _, name = key.rpartition(".")
     del (document[section] if section else document)[name]
     with pytest.raises(ValueError, match=f"^config.yaml: {re.escape(key)} is missing$"):
         Settings.from_dict(document)
+
+
+def test_older_files_are_read(settings: Settings) -> None:
+    document = settings.to_dict()
+    for key, value in LATER.items():
+        section, _, name = key.rpartition(".")
+        assert document[section].pop(name) == value
+    assert Settings.from_dict(document) == settings
 
 
 def test_a_key_of_a_file_that_is_not_known_is_named(settings: Settings) -> None:
@@ -404,10 +426,10 @@ def test_every_setting_is_described(settings: Settings) -> None:
     for name in ("", "data", "model", "encoder", "optimizer", "training"):
         section = type(getattr(settings, name) if name else settings)
         assert section.model_fields
-        for field in section.model_fields.values():
+        for key, field in section.model_fields.items():
             assert field.description
             assert field.description.endswith(".")
-            assert field.is_required()
+            assert field.is_required() == (f"{name}.{key}" not in LATER)
 
 
 def test_the_schema_of_settings_takes_what_settings_take(settings: Settings) -> None:

@@ -86,6 +86,23 @@ def test_the_learning_rate_falls_where_dev_stays(select, script, data, tmp_path)
     assert rates == pytest.approx([1e-2] * 4 + [5e-3] * 2 + [2.5e-3] * 3)
 
 
+def test_noise_rises_before_an_epoch_is_selected(script, data, tmp_path, monkeypatch):
+    deviations = []
+    begin = Run.begin_epoch
+
+    def record(self):
+        begin(self)
+        deviations.append(self.model.encoder.cell.state_noise)
+
+    monkeypatch.setattr(Run, "begin_epoch", record)
+    script([0.1, 0.2, 0.3, 0.9, 0.8, 0.8, 0.8, 0.8], hits=[1] * 8)  # best without noise
+    noise = {"encoder__options": {"state_noise": 0.6}, "training__noise_epochs": 3}
+    results = run(tmp_path / "run", data, training__select="loss", training__plateau_patience=0, **noise)
+    assert deviations == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.6, 0.6, 0.6, 0.6])
+    assert (results["best_epoch"], results["epochs"]) == (5, 8)
+    assert [line["lr"] for line in metrics(tmp_path / "run")] == pytest.approx([1e-2] * 6 + [5e-3, 2.5e-3])
+
+
 def test_training_that_diverges_keeps_what_was_good(script, data, tmp_path, capsys):
     script([1.0, 0.9, float("nan")], hits=[1, 1, 1])
     results = run(tmp_path / "run", data, training__select="loss")

@@ -157,6 +157,11 @@ class TrainingSettings(Section):
     precision: Annotated[Precision, BeforeValidator(_text_from_integer)] = Field(
         description="Precision of training: 32, tf32 (matrix products on NVIDIA GPUs) or bf16 (autocast)."
     )
+    noise_epochs: Annotated[StrictInt, Field(ge=0)] = Field(
+        default=0,  # older files do not have it
+        description="Epochs in which encoder.options.state_noise rises from 0 to its value, from epoch to epoch. None "
+        "of them is selected as the best, and the learning rate is not reduced in them.",
+    )
 
     @model_validator(mode="after")
     def _micro_batch_divides_batch(self) -> "TrainingSettings":
@@ -180,6 +185,16 @@ class Settings(Section):
     encoder: EncoderSettings = Field(description=EncoderSettings.__doc__)
     optimizer: OptimizerSettings = Field(description=OptimizerSettings.__doc__)
     training: TrainingSettings = Field(description=TrainingSettings.__doc__)
+
+    @model_validator(mode="after")
+    def _noise_can_rise(self) -> "Settings":
+        epochs, most = self.training.noise_epochs, self.training.max_epochs
+        if epochs and not self.encoder.options.get("state_noise"):
+            raise ValueError(f"training.noise_epochs is {shortened(epochs)}: it must be 0 without state_noise")
+        if epochs >= most:
+            limit = f"it must be less than training.max_epochs, {shortened(most)}"
+            raise ValueError(f"training.noise_epochs is {shortened(epochs)}: {limit}")
+        return self
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain types in a fixed order, as for YAML.

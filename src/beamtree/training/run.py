@@ -17,6 +17,7 @@ from beamtree.evaluation import MAX_SAMPLES, Outcomes, evaluate_model
 from beamtree.models import storage
 from beamtree.models.build import build
 from beamtree.models.heads import Model
+from beamtree.nn.cells import Cell
 from beamtree.runs import checkpoints
 from beamtree.runs.folder import CHECKPOINTS, METRICS
 from beamtree.training.console import TrainingConsole
@@ -85,6 +86,7 @@ class Run:
         optimizer = make_optimizer([p for p in self.model.parameters() if p.requires_grad], self.settings.optimizer)
         with quiet_lightning():
             self.module, self.optimizer = fabric.setup(_Classifier(self.model), optimizer)
+        self.state_noise = float(self.settings.encoder.options.get("state_noise") or 0.0)  # in the end, if it rises
         self.scheduler: ReduceLROnPlateau | None = None
         if training.plateau_factor is not None:
             self.scheduler = ReduceLROnPlateau(
@@ -129,6 +131,10 @@ class Run:
     def begin_epoch(self) -> None:
         """Prepare for the micro-batches of an epoch, or for the rest of them after resuming."""
         self.model.train()
+        if noise_epochs := self.settings.training.noise_epochs:
+            cell = self.model.get_submodule("encoder.cell")
+            assert isinstance(cell, Cell)
+            cell.state_noise = self.state_noise * min(self.epoch / noise_epochs, 1.0)
         if self.micro_batches == 0:
             self.epoch_started = self.clock.now()
 
@@ -155,10 +161,11 @@ class Run:
         dev = self._evaluate_dev()
         self.epoch += 1
         by_loss = training.select == "loss"
-        if self.best.offer(-dev.loss if by_loss else 100 * dev.accuracy, self.epoch):
-            self.best.weights = _trained_weights(self.model)
-        if self.scheduler is not None:
-            self.scheduler.step(dev.loss if by_loss else dev.accuracy)
+        if self.epoch > training.noise_epochs:
+            if self.best.offer(-dev.loss if by_loss else 100 * dev.accuracy, self.epoch):
+                self.best.weights = _trained_weights(self.model)
+            if self.scheduler is not None:
+                self.scheduler.step(dev.loss if by_loss else dev.accuracy)
         self.diverged = not math.isfinite(dev.loss)
         metrics = {
             **{"epoch": self.epoch, "step": self.step},

@@ -120,3 +120,18 @@ def test_it_is_part_of_the_description():
     x, lengths = inputs([5, 3])
     program = torch.export.export(encoder, (x, lengths)).module()
     assert_close(program(x, lengths).state, encoder(x, lengths).state)
+
+
+@pytest.mark.parametrize("name", ["gold-tree-grc", "bt-grc", "bsrp-grc"])
+@pytest.mark.kernels
+def test_one_workspace_serves_noise_of_any_deviation(name, workspaces):
+    """As when the noise rises during the training."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    encoder = make(name).to(device, torch.float32)
+    x, lengths = (each.to(device) for each in inputs([3, 1], dtype=torch.float32))
+    for encoder.cell.state_noise in (0.3, 0.9, 0.3):
+        encoder.engine = "reference"
+        expected = passes(encoder, x, lengths)
+        encoder.engine = "triton"
+        assert_same(passes(encoder, x, lengths), expected, atol=2e-5)
+        assert len(workspaces) == 1

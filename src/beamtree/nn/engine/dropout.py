@@ -5,6 +5,7 @@ So a candidate keeps its mask until it is chosen, the backward pass recomputes t
 storing them, and all engines use the same masks. The same holds for the noise that is added to a node's state.
 """
 
+import copy
 from functools import cache
 
 import numpy as np
@@ -47,7 +48,6 @@ class NodeDropout:
         """
         self.rate, self.dtype, self.scale = rate, like.dtype, 1 / (1 - rate)
         self.width, self.noise, self.noise_width = width, noise, noise_width if noise else 0
-        self.noise_step = noise * 3**0.5 / 2**15  # a uniform distribution over (−a, a) has the deviation a / √3
         self.threshold = round(rate * 2**16) - 2**15
         if offsets is None:
             seed = torch.randint(2**31 - 1, (), device=like.device, generator=generator, dtype=torch.int32)
@@ -55,11 +55,32 @@ class NodeDropout:
             words = (width + self.noise_width + 1) // 2
             offsets = torch.arange(words, device=like.device, dtype=torch.int32) * 0x1E3779B1 + seed
         self.offsets = offsets
+        # In device memory, so that a captured graph serves noise of any deviation.
+        steps = 1 if self.noise_width else 0
+        self.noise_step = torch.full((steps,), self.step, dtype=torch.float32, device=like.device)
 
     @property
-    def settings(self) -> tuple[float, float]:
-        """The scale of the masks, from which their threshold follows, and the deviation of the noise."""
-        return float(self.scale), float(self.noise)
+    def step(self) -> float:
+        """The noise is this, times an integer of 16 bits. A uniform distribution over (−a, a) has deviation a / √3."""
+        return self.noise * 3**0.5 / 2**15
+
+    @property
+    def settings(self) -> tuple[float, bool]:
+        """What kernels are specialised for: the scale of the masks, from which their threshold follows, and noise."""
+        return float(self.scale), self.noise_width > 0
+
+    def duplicate(self) -> "NodeDropout":
+        """A copy with tensors of its own, whose addresses can be part of a captured graph."""
+        own = copy.copy(self)
+        own.offsets, own.noise_step = self.offsets.clone(), self.noise_step.clone()
+        return own
+
+    def copy_(self, other: "NodeDropout") -> None:
+        """Take the masks and the noise of another pass, which must have the same settings."""
+        self.noise = other.noise
+        self.offsets.copy_(other.offsets)
+        if self.noise_width:
+            self.noise_step.copy_(other.noise_step)
 
     def mask(self, left: Int[Tensor, "*nodes 3"], right: Int[Tensor, "*nodes 3"]) -> Float[Tensor, "*nodes width"]:
         """The masks of the nodes that join these spans, and their noise; a span is (sample, start, end)."""
@@ -84,7 +105,7 @@ class NodeDropout:
         if not self.noise_width:
             return mask
         noise = values[..., self.width : self.width + self.noise_width].to(self.dtype)
-        return torch.cat((mask, noise.add_(0.5).mul_(self.noise_step)), dim=-1)
+        return torch.cat((mask, noise.add_(0.5).mul_(self.step)), dim=-1)
 
     def _by_numpy(self, left: Int[Tensor, "*nodes 3"], right: Int[Tensor, "*nodes 3"]) -> Float[Tensor, "*nodes width"]:
         """The same in NumPy, which takes less than half the time for the few masks of a search step."""
@@ -99,7 +120,7 @@ class NodeDropout:
         if not self.noise_width:
             return mask
         noise = values[..., self.width : self.width + self.noise_width].astype(dtype)
-        return torch.cat((mask, torch.from_numpy((noise + dtype(0.5)) * dtype(self.noise_step))), dim=-1)
+        return torch.cat((mask, torch.from_numpy((noise + dtype(0.5)) * dtype(self.step))), dim=-1)
 
 
 @cache

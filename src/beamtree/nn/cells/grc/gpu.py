@@ -24,6 +24,13 @@ from beamtree.nn.engine.gpu.precision import MANY, precision, tile
 from beamtree.nn.engine.pool import take
 
 
+def noise_arguments(nodes: NewNodes) -> tuple[Tensor, bool]:
+    """The step of the noise in device memory, and whether there is noise; without, the tensor is not read."""
+    if nodes.dropout is None or not nodes.dropout.noise_width:
+        return nodes.seed, False
+    return nodes.dropout.noise_step, True
+
+
 class GRCKernels(CellKernels):
     inner_width, gates_width = 4, 4
 
@@ -49,13 +56,13 @@ class GRCKernels(CellKernels):
                 n, D, D, E, *masks, GELU=True, DROPOUT=dropped, **sizes,
             )  # fmt: skip
             kernels.gates[grid](nodes.inner, W2, b2, nodes.gates, n, E, **sizes)
-        noise_step = nodes.dropout.noise_step if nodes.dropout else 0.0
+        noise_step, noisy = noise_arguments(nodes)
         scored = len(nodes.scorer) > 0
         score_weight, score_bias = nodes.scorer if scored else (norm_weight, norm_bias)  # not read
         kernels.finish[(n,)](
             tables.states, tables.logits, tables.children, nodes.gates, norm_weight, norm_bias, score_weight,
-            score_bias, nodes.present, nodes.ids, nodes.keys, nodes.seed, D, D, cell.eps, noise_step,
-            SCORED=scored, NOISE=noise_step != 0, BLOCK=triton.next_power_of_2(D), num_warps=4,
+            score_bias, nodes.present, nodes.ids, nodes.keys, nodes.seed, noise_step, D, D, cell.eps,
+            SCORED=scored, NOISE=noisy, BLOCK=triton.next_power_of_2(D), num_warps=4,
         )  # fmt: skip
 
     def compose_level(self, nodes: NewNodes, levels: Levels, slot: int) -> None:
@@ -71,11 +78,11 @@ class GRCKernels(CellKernels):
         kernels.gates_level[(levels.programs,)](
             nodes.inner, W2, b2, nodes.gates, levels.level, levels.ends, slot, E, **sizes
         )
-        noise_step = nodes.dropout.noise_step if nodes.dropout else 0.0
+        noise_step, noisy = noise_arguments(nodes)
         kernels.finish_level[(levels.programs * 2,)](
             tables.states, tables.children, nodes.gates, norm_weight, norm_bias, nodes.ids, nodes.keys, nodes.seed,
-            levels.level, levels.ends, slot, D, D, cell.eps, noise_step,
-            NOISE=noise_step != 0, BLOCK=triton.next_power_of_2(D), num_warps=4,
+            noise_step, levels.level, levels.ends, slot, D, D, cell.eps,
+            NOISE=noisy, BLOCK=triton.next_power_of_2(D), num_warps=4,
         )  # fmt: skip
 
     def chunk(self, rows: int, dim: int, device: torch.device, precision: str) -> "GRCChunk":

@@ -85,8 +85,8 @@ def gates_level(
 
 @triton.jit
 def _finish_row(
-    states, logits, children, gate, norm_weight, norm_bias, score_weight, score_bias, present, ids, keys, seed, row,
-    D, S, epsilon, noise_step,
+    states, logits, children, gate, norm_weight, norm_bias, score_weight, score_bias, present, ids, keys, seed,
+    noise_step, row, D, S, epsilon,
     SCORED: tl.constexpr, NOISE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     d = tl.arange(0, BLOCK)
@@ -105,7 +105,7 @@ def _finish_row(
     state += tl.load(norm_bias + d, mask=inside, other=0.0)
     if NOISE:  # after the columns of the dropout mask
         drawn = _drawn(tl.load(keys + row), seed, 4 * D + d)
-        state = tl.where(inside, state + (drawn.to(tl.float32) + 0.5) * noise_step, 0.0)
+        state = tl.where(inside, state + (drawn.to(tl.float32) + 0.5) * tl.load(noise_step), 0.0)
     tl.store(states + new * S + d, state, mask=inside)
     if SCORED:
         logit = tl.sum(state * tl.load(score_weight + d, mask=inside, other=0.0), axis=0) + tl.load(score_bias)
@@ -115,26 +115,26 @@ def _finish_row(
 @triton.jit
 def finish(
     states, logits, children, gate, norm_weight, norm_bias, score_weight, score_bias, present, ids, keys, seed,
-    D, S, epsilon, noise_step,
+    noise_step, D, S, epsilon,
     SCORED: tl.constexpr, NOISE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     _finish_row(
         states, logits, children, gate, norm_weight, norm_bias, score_weight, score_bias, present, ids, keys, seed,
-        tl.program_id(0), D, S, epsilon, noise_step, SCORED, NOISE, BLOCK,
+        noise_step, tl.program_id(0), D, S, epsilon, SCORED, NOISE, BLOCK,
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["slot"])
 def finish_level(
-    states, children, gate, norm_weight, norm_bias, ids, keys, seed, level, ends,
-    slot, D, S, epsilon, noise_step,
+    states, children, gate, norm_weight, norm_bias, ids, keys, seed, noise_step, level, ends,
+    slot, D, S, epsilon,
     NOISE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     low, high = _rising_level(level, ends, slot)
     for row in range(low + tl.program_id(0), high, tl.num_programs(0)):
         _finish_row(
             states, states, children, gate, norm_weight, norm_bias, norm_weight, norm_bias, ids, ids, keys, seed,
-            row, D, S, epsilon, noise_step, False, NOISE, BLOCK,
+            noise_step, row, D, S, epsilon, False, NOISE, BLOCK,
         )  # fmt: skip
 
 

@@ -7,7 +7,6 @@ The pool of a workspace holds
 so that the candidates of several steps are contiguous, and the backward pass recomposes them in one batch.
 """
 
-import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -129,11 +128,8 @@ class SoftWorkspace:
         self.cell = size.cell.bind([torch.empty_like(weight).contiguous() for weight in request.cell.weights])
         assert isinstance(request.scorer, ParentScorerFunction)
         self.scorer = request.scorer.bind([torch.empty_like(weight).contiguous() for weight in request.scorer.weights])
-        self.dropout = copy.copy(request.dropout)
-        self.seed = torch.zeros(1, **int32)
-        if self.dropout:
-            self.dropout.offsets = self.dropout.offsets.clone()
-            self.seed = self.dropout.offsets[:1]
+        self.dropout = request.dropout and request.dropout.duplicate()
+        self.seed = self.dropout.offsets[:1] if self.dropout else torch.zeros(1, **int32)
         self.method = method(widest, size.precision)
         self.laid_out = [w if w.dim() == 1 else buffer_for(w.mT, self.method) for w in self.cell.weights]
         self.captured: Captured[None] = Captured(size.device)
@@ -158,7 +154,7 @@ class SoftWorkspace:
             if buffer is not weight:
                 lay_out(buffer, weight.mT)
         if self.dropout and request.dropout:
-            self.dropout.offsets.copy_(request.dropout.offsets)
+            self.dropout.copy_(request.dropout)
         self.lengths.copy_(request.lengths)
         self.rows[0].copy_(first_rows(pool))
         self.scores[0].copy_(request.start_scores())

@@ -5,7 +5,6 @@ have fixed addresses, and the request, including its weights, is copied in befor
 the surviving nodes as a forest, in the same workspace.
 """
 
-import copy
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -73,7 +72,7 @@ class ParserSize:
     N: int
     K: int
     cell: CellFunction  # unbound
-    dropout: tuple[float, float] | None  # see `NodeDropout.settings`
+    dropout: tuple[float, bool] | None  # see `NodeDropout.settings`
     precision: str  # of products
 
     @classmethod
@@ -158,9 +157,7 @@ class ParserWorkspace:
         leaves = request.leaves.new_zeros(self.size.B, self.size.N, request.leaves.shape[2])
         lengths = torch.zeros(self.size.B, dtype=torch.int32, device=self.size.device)
         cell = self.size.cell.bind([torch.empty_like(weight).contiguous() for weight in request.cell.weights])
-        dropout = copy.copy(request.dropout)
-        if dropout:
-            dropout.offsets = dropout.offsets.clone()
+        dropout = request.dropout and request.dropout.duplicate()
         return Request(leaves, lengths, cell, None, self.size.K, dropout=dropout)
 
     @property
@@ -175,7 +172,7 @@ class ParserWorkspace:
         own.lengths.copy_(request.lengths)
         torch._foreach_copy_([*own.weights, *self.decision], [*request.cell.weights, *request.decision.weights])
         if own.dropout and request.dropout:
-            own.dropout.offsets.copy_(request.dropout.offsets)
+            own.dropout.copy_(request.dropout)
         self.beginning.run(self._begin)
         done = 0
         while done < steps:

@@ -5,7 +5,6 @@ for all candidates in one batch, and the gradients of the weights afterwards. On
 captured. The rows of candidates need not be kept: the backward pass of a merge restores them.
 """
 
-import copy
 from typing import Any
 
 import torch
@@ -52,9 +51,7 @@ class SampleGradient:
         self.spans = torch.zeros(steps, beams, 2, 3, **int32)  # of the children
         # Copies, since a graph needs fixed addresses.
         self.cell = cell.bind([torch.empty_like(weight).contiguous() for weight in cell.weights])
-        self.dropout = copy.copy(dropout)
-        if self.dropout:
-            self.dropout.offsets = self.dropout.offsets.clone()
+        self.dropout = dropout and dropout.duplicate()
         self.captured: Captured[None] = Captured(size.device)
 
     @property
@@ -124,7 +121,7 @@ class SampleGradient:
     def _take_weights(self, nodes: SampleNodes) -> None:
         torch._foreach_copy_(list(self.cell.weights), list(nodes.cell.weights))
         if self.dropout and nodes.dropout:
-            self.dropout.offsets.copy_(nodes.dropout.offsets)
+            self.dropout.copy_(nodes.dropout)
 
     def _launch(self) -> None:
         """Launch every kernel of a segment, the last step first."""

@@ -4,7 +4,6 @@ A workspace fits all trees up to a number of nodes: which nodes a level has is r
 known on the host, so nothing synchronises with the device.
 """
 
-import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -38,7 +37,7 @@ class TreeSize:
     nodes: int  # … of nodes, …
     levels: int  # … and of levels
     cell: CellFunction  # unbound
-    dropout: tuple[float, float] | None  # see `NodeDropout.settings`
+    dropout: tuple[float, bool] | None  # see `NodeDropout.settings`
     precision: str
 
 
@@ -51,11 +50,8 @@ class TreeWorkspace:
         rows, S = size.leaves + size.nodes, size.cell.state_dim
         int64 = {**device, "dtype": torch.long}
         self.cell = size.cell.bind([torch.empty_like(weight).contiguous() for weight in request.cell.weights])
-        self.dropout = copy.copy(request.dropout)
-        self.seed = torch.zeros(1, dtype=torch.int32, **device)
-        if self.dropout:
-            self.dropout.offsets = self.dropout.offsets.clone()
-            self.seed = self.dropout.offsets[:1]
+        self.dropout = request.dropout and request.dropout.duplicate()
+        self.seed = self.dropout.offsets[:1] if self.dropout else torch.zeros(1, dtype=torch.int32, **device)
         self.tables = Tables(
             torch.zeros(rows, S, **device),
             torch.zeros(1, **device),  # nothing is scored
@@ -95,7 +91,7 @@ class TreeWorkspace:
         children[rows].copy_(forest.children)
         self.order[:nodes].copy_(self.tables.ids[rows])
         if self.dropout and request.dropout and forest.spans is not None:
-            self.dropout.offsets.copy_(request.dropout.offsets)
+            self.dropout.copy_(request.dropout)
             N = request.leaves.shape[1]
             leaf = self.tables.ids[:leaves]
             spans[:leaves].copy_(torch.stack((leaf // N, leaf % N, leaf % N + 1), dim=1))

@@ -5,7 +5,6 @@ require; the request, including its weights, is copied in before each search. Th
 workspace until the next one starts.
 """
 
-import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -46,7 +45,7 @@ class Size:
     cell: CellFunction  # unbound
     scorer: ScorerFunction  # unbound
     stochastic: bool
-    dropout: tuple[float, float] | None  # see `NodeDropout.settings`
+    dropout: tuple[float, bool] | None  # see `NodeDropout.settings`
     precision: str  # of products
 
     @classmethod
@@ -166,9 +165,7 @@ class BeamWorkspace:
         cell = self.size.cell.bind([torch.empty_like(weight).contiguous() for weight in request.cell.weights])
         given = request.weights[self.size.cell.COUNT :]
         scorer = self.size.scorer.bind([torch.empty_like(weight).contiguous() for weight in given])
-        dropout = copy.copy(request.dropout)
-        if dropout:
-            dropout.offsets = dropout.offsets.clone()
+        dropout = request.dropout and request.dropout.duplicate()
         return replace(
             request, leaves=leaves, lengths=lengths, cell=cell, scorer=scorer, dropout=dropout, generator=None
         )
@@ -190,7 +187,7 @@ class BeamWorkspace:
         own.lengths.copy_(request.lengths)
         torch._foreach_copy_(list(own.weights), list(request.weights))
         if own.dropout and request.dropout:
-            own.dropout.offsets.copy_(request.dropout.offsets)
+            own.dropout.copy_(request.dropout)
         self.beginning.run(self._begin)
         last = 0
         for step in range(0, request.steps, SEGMENT):
