@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import itertools
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -58,9 +59,12 @@ if installed("hypothesis"):
     settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
     settings.load_profile("ci")
 
+# Packages that single files of the tests import, and that a GPU machine may lack.
+missing = [name for name in ("hypothesis", "nbformat", "PYEVALB") if not installed(name)]
+imports = re.compile(rf"^(from|import) ({'|'.join(missing)})\b", re.MULTILINE)
 # Read by pytest: files that it leaves out.
-tests = () if installed("hypothesis") else Path(__file__).parent.rglob("test_*.py")
-collect_ignore = [str(path) for path in tests if "from hypothesis import" in path.read_text()]
+tests = Path(__file__).parent.rglob("test_*.py") if missing else ()
+collect_ignore = [str(path) for path in tests if imports.search(path.read_text())]
 
 CHECKED_EXAMPLES = 10  # of this many examples of a property test, one runs under shape checks, which take half the time
 
@@ -69,7 +73,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 
 def pytest_report_header():
-    return f"hypothesis is not installed: {len(collect_ignore)} files are left out" if collect_ignore else None
+    return f"not installed: {', '.join(missing)}; {len(collect_ignore)} files are left out" if missing else None
 
 
 def pytest_collection_modifyitems(items):
