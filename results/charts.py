@@ -10,7 +10,8 @@ from beamtree.utils.palette import CATEGORY
 
 WIDTH, HEIGHT = 260.0, 220.0  # of the area that the lines are drawn in; it is higher if the names need more
 GAP = 6.0  # between the numbers of an axis and the area
-LEADER = 18.0  # from the end of a line to its name
+LEADER = 18.0  # from the end of a line to the dot before its name
+RADIUS = 3.0  # of dots
 
 
 @dataclass(frozen=True)
@@ -59,26 +60,29 @@ def line_chart(
         shapes.append(Text(left - GAP - text_width(label), y(value), label, "faint"))
     for x, place in zip(xs, places, strict=True):
         shapes.append(Text(x, top + height + LINE_HEIGHT, place, "faint", centred=True))
-    ends: list[tuple[float, float, str, str]] = []
+    ends: list[tuple[float, float, str, str, str]] = []
     for index, (name, values) in enumerate(lines.items()):
-        style = f"category-{index % len(CATEGORY['paper']) + 1}"
+        cycle, colour = divmod(index, len(CATEGORY["paper"]))
+        style = f"category-{colour + 1}"
+        filling = (style, "ground", "line")[cycle]  # colours repeat, with open and then with grey circles
         known = [(x, value) for x, value in zip(xs, values, strict=True) if value is not None]
         points = [(x, y(value)) for x, value in known]
         shapes.append(Line(tuple(points), style))
         for (_, value), point in zip(known, points, strict=True):
-            shapes.append(Dot(*point, 3.0, style, style, f"{name}: {value:.2f}"))
-        ends.append((points[-1][1], points[-1][0], name, style))
+            shapes.append(Dot(*point, RADIUS, filling, style, f"{name}: {value:.2f}"))
+        ends.append((points[-1][1], points[-1][0], name, style, filling))
     right = left + WIDTH + LEADER
-    for (end, x, name, style), at in _spread(ends, top, top + height):
-        shapes.append(Line(((x, end), (right - 4, at)), "line"))
-        shapes.append(Text(right, at, name, style))
-    width = right + max(map(text_width, lines), default=0.0)
+    for (end, x, name, style, filling), at in _spread(ends, top, top + height):
+        shapes.append(Line(((x, end), (right - RADIUS - 1, at)), "line"))
+        shapes.append(Dot(right, at, RADIUS, filling, style))
+        shapes.append(Text(right + 2 * RADIUS, at, name, style))
+    width = right + 2 * RADIUS + max(map(text_width, lines), default=0.0)
     return Scene(width, top + height + 2 * LINE_HEIGHT, tuple(shapes))
 
 
 def _spread(
-    ends: list[tuple[float, float, str, str]], top: float, bottom: float
-) -> list[tuple[tuple[float, float, str, str], float]]:
+    ends: list[tuple[float, float, str, str, str]], top: float, bottom: float
+) -> list[tuple[tuple[float, float, str, str, str], float]]:
     """The ends of the lines from top to bottom, with the places of their names, which do not overlap."""
     ends = sorted(ends)
     places: list[float] = []

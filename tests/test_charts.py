@@ -21,7 +21,7 @@ values = st.lists(st.one_of(st.none(), st.floats(0, 100)), min_size=3, max_size=
 @given(st.lists(values, min_size=1, max_size=8))
 def test_values_are_dots_and_names_do_not_overlap(lines):
     scene = charts.line_chart("title", ["a", "b", "c"], {f"line {index}": line for index, line in enumerate(lines)})
-    dots = [shape for shape in scene.shapes if isinstance(shape, Dot)]
+    dots = [shape for shape in scene.shapes if isinstance(shape, Dot) and shape.title]
     shown = [value for line in lines for value in line if value is not None]
     assert [dot.title.split(": ")[1] for dot in dots] == [f"{value:.2f}" for value in shown]
     heights = sorted(zip(shown, (-dot.y for dot in dots), strict=True))
@@ -31,6 +31,17 @@ def test_values_are_dots_and_names_do_not_overlap(lines):
     places = sorted(name.y for name in names)
     assert all(second - first >= LINE_HEIGHT - 1e-6 for first, second in itertools.pairwise(places))
     assert all(0 <= dot.x <= scene.width and 0 <= dot.y <= scene.height for dot in dots)
+
+
+def test_no_two_of_21_lines_look_alike():
+    """A name has the dot of its line before it."""
+    scene = charts.line_chart("title", ["a"], {f"line {index}": [50.0 + index] for index in range(21)})
+    looks = {shape.title.split(":")[0]: shape[3:5] for shape in scene.shapes if isinstance(shape, Dot) and shape.title}
+    assert len(set(looks.values())) == 21
+    for dot, name in itertools.pairwise(scene.shapes):
+        if isinstance(name, Text) and name.text in looks:
+            assert (dot.style, dot.outline) == looks[name.text]
+            assert dot.outline == name.style
 
 
 def test_a_logarithmic_axis_has_equal_steps_for_equal_ratios():
@@ -47,7 +58,7 @@ def test_the_figure_of_lists_has_a_line_for_each_operator(monkeypatch):
     scene = measure_lists.figure({"model": "some", "split": "toy", **report.to_dict()})
     assert isinstance(scene, Scene)
     drawn = scene.painting_order()
-    titles = [shape.title for shape in drawn if isinstance(shape, Dot)]
+    titles = [shape.title for shape in drawn if isinstance(shape, Dot) and shape.title]
     assert titles.count("[MAX: 100.00") == 1
     assert titles.count("some: 100.00") == 2  # expressions with at most two and three arguments
     assert "Lists kept intact (%), by arguments" in [shape.text for shape in drawn if isinstance(shape, Text)]
