@@ -3,8 +3,8 @@
     python results/compare_variants.py
 
 A row for each variant: its median accuracies and, if it was trained with several seeds, in brackets the p-value of a
-two-sided Mann-Whitney test of its runs against those of BT-GRC. Runs on ListOps-DG have the same test splits, except
-near-IID.
+two-sided Mann-Whitney test of its runs against those of BT-GRC; for noise on states, against those of the same encoder
+without noise, in tables of their own. Runs on ListOps-DG have the same test splits, except near-IID.
 """
 
 import fnmatch
@@ -14,20 +14,16 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from run_queue import NOISES
+from run_queue import NOISES, NOISY, RISING
 
 RESULTS = Path(__file__).parent
 BASELINE = "listops/bt-grc"
 VARIANTS = (
     *(f"listops/{name}" for name in ("bt-grc-slice16", "bt-grc-slice32", "bt-grc-slice64", "ebt-grc", "ebt-grc-all")),
     *("listops/bsrp-grc", "listops/gold-tree-grc", "listops-dg/bt-grc", "listops-dg/ebt-grc"),
-    *(
-        f"listops/{name}-noise{percent}"
-        for name in ("bt-grc", "ebt-grc", "bsrp-grc", "gold-tree-grc")
-        for percent in NOISES
-    ),
 )
-OF_THE_STUDY = ("*-slice*", "*-all-*", "*-noise*")  # names of runs that are not in the tables of the paper's models
+# Names of runs that are not in the tables of the paper's models.
+OF_THE_STUDY = ("*-slice*", "*-all-*", "*-noise*", "*-rise*")
 LIMITED = {"near-iid": "near-IID", "900-1000": "900–1000"}  # what a variant may not cost
 COMPARED = {"args-dev": "args-dev", "args-10": "10 arguments", "args-15": "15 arguments", "lra": "LRA"}
 
@@ -61,23 +57,43 @@ def accuracies(name: str) -> dict[str, list[float]]:
 
 
 def table() -> str:
-    baseline = accuracies(BASELINE)
-    columns = ("runs", *LIMITED.values(), *COMPARED.values())
-    lines = [f"| variant | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)]
-    for name in (BASELINE, *VARIANTS):
-        own = accuracies(name)
-        if not own:
-            continue
-        compared = name != BASELINE and len(own["args-10"]) > 1
-        cells = []
-        for split in (*LIMITED, *COMPARED):
-            cell = f"{statistics.median(own[split]):.2f}" if split in own else "–"
-            if compared and split in COMPARED and split in own and split in baseline:
-                cell += f" ({p_value(own[split], baseline[split]):.3f})"
-            cells.append(cell)
-        lines.append(f"| `{name}` | {len(own['args-10'])} | {' | '.join(cells)} |")
+    """The variants, compared with BT-GRC."""
+    return "\n".join(header() + rows(BASELINE, VARIANTS))
+
+
+def noise_table() -> str:
+    """Encoders with noise on states, each compared with itself without noise."""
+    lines = header()
+    for encoder in NOISY:
+        kinds = (*(f"noise{percent}" for percent in NOISES), *(f"rise{percent}" for percent in RISING))
+        variants = [f"listops/{encoder}-{kind}" for kind in kinds]
+        if any(accuracies(variant) for variant in variants):
+            lines += rows(f"listops/{encoder}", variants)
     return "\n".join(lines)
 
 
+def header() -> list[str]:
+    columns = ("runs", *LIMITED.values(), *COMPARED.values())
+    return [f"| variant | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)]
+
+
+def rows(baseline: str, variants: Sequence[str]) -> list[str]:
+    """The baseline, and the variants that are compared with it."""
+    reference, lines = accuracies(baseline), []
+    for name in (baseline, *variants):
+        own = accuracies(name)
+        if not own:
+            continue
+        compared = name != baseline and len(own["args-10"]) > 1
+        cells = []
+        for split in (*LIMITED, *COMPARED):
+            cell = f"{statistics.median(own[split]):.2f}" if split in own else "–"
+            if compared and split in COMPARED and split in own and split in reference:
+                cell += f" ({p_value(own[split], reference[split]):.3f})"
+            cells.append(cell)
+        lines.append(f"| `{name}` | {len(own['args-10'])} | {' | '.join(cells)} |")
+    return lines
+
+
 if __name__ == "__main__":
-    print(table())
+    print(table(), noise_table(), sep="\n\n")

@@ -77,7 +77,9 @@ class Run:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
 
-NOISES = (25, 50, 100)  # standard deviation of the noise on states, in per cent of that of a state's elements
+# Noise on states: its standard deviation in per cent of that of a state's elements; constant, or rising from 0.
+NOISES, RISING, NOISE_EPOCHS = (25, 50, 100), (50, 100), 15
+NOISY = ("gold-tree-grc", "ebt-grc", "bsrp-grc", "bt-grc")
 SLICES = (16, 32, 64)  # of a parent's 128 elements, for the scorer
 BEAM_2 = ("encoder.options.beam_size=2",)
 GLOVE_6B = ("data.vectors=glove-6b", "model.dim=100")  # the paper uses GloVe 840B with 300 dimensions
@@ -107,8 +109,20 @@ RUNS = [
     *(Run("listops", "ebt-grc", seed, ("encoder.options.slice=null",), "all") for seed in range(5)),
     *(
         Run("listops", encoder, seed, (f"encoder.options.state_noise={percent / 100}",), f"noise{percent}")
-        for encoder in ("gold-tree-grc", "ebt-grc", "bsrp-grc", "bt-grc")
+        for encoder in NOISY
         for percent in NOISES
+        for seed in range(5)
+    ),
+    *(
+        Run(
+            "listops",
+            encoder,
+            seed,
+            (f"encoder.options.state_noise={percent / 100}", f"training.noise_epochs={NOISE_EPOCHS}"),
+            f"rise{percent}",
+        )
+        for encoder in NOISY
+        for percent in RISING
         for seed in range(5)
     ),
 ]
@@ -120,7 +134,7 @@ for encoder in (*FAST, *DENSE):
     RUNS += [Run("logic-c", encoder, seed) for seed in SEEDS]
 for encoder in ("bt-grc", "gold-tree-grc", "ebt-grc", "bt-grc-onesoft", *DENSE):
     RUNS += [Run("listops-dg", encoder, seed) for seed in SEEDS]
-for encoder in REVIEW_ENCODERS:
+for encoder in (*REVIEW_ENCODERS, "lstm"):  # an LSTM to compare with: it is not in the paper
     RUNS += [Run("sst5", encoder, seed, GLOVE_6B, "glove-6b") for seed in SEEDS]
 for encoder in ("bt-grc", "bt-grc-onesoft"):
     RUNS += [Run("sst5", encoder, seed, GLOVE_6B + BEAM_2, "glove-6b-beam2") for seed in SEEDS]
@@ -212,16 +226,16 @@ def collect(runs: list[Run], out: Path, target: Path) -> None:
 def pack(runs: list[Run], out: Path, target: Path, limit: float) -> None:
     """Write the runs to a tar archive in parts of limited size, the most important files first.
 
-    These are the small files of all runs, then the last checkpoints of unfinished runs, then the weights of finished
-    runs. Files that do not fit into `limit` bytes are left out, and named.
+    These are the small files of all runs, then the weights of finished runs, then the last checkpoints of unfinished
+    runs, which are several times larger. Files that do not fit into `limit` bytes are left out, and named.
     """
     folders = [run.folder(out) for run in runs]
     finished = [run.folder(out) for run in runs if run.is_finished(out)]
     paths = [folder / name for folder in folders for name in (*SMALL_FILES, "vocab.json")]
+    paths += [folder / "model.safetensors" for folder in finished]
     for folder in folders:
         if folder not in finished:
             paths += sorted(folder.glob("checkpoints/*.ckpt"))[-1:]
-    paths += [folder / "model.safetensors" for folder in finished]
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile() as archive:
         with tarfile.open(fileobj=archive, mode="w") as tar:

@@ -1,9 +1,9 @@
 """Write the tables of `docs/results.md` and `docs/arguments.md` from the files of the runs: `make results`.
 
 The text between `<!-- runs: FOLDER -->` and `<!-- end -->` is the output of `beamtree report FOLDER` without its
-heading, that after `<!-- probe -->` the table of `probe_cells.py`, that after `<!-- variants -->` the table of
-`compare_variants.py`, and that after `<!-- lists -->` the table of `measure_lists.py`. All figures come from files in
-results/.
+heading, that after `<!-- probe -->` the table of `probe_cells.py`, those after `<!-- variants -->` and `<!-- noise -->`
+the tables of `compare_variants.py`, and that after `<!-- lists -->` the table of `measure_lists.py`. All figures come
+from files in results/.
 """
 
 import json
@@ -20,7 +20,7 @@ from beamtree.evaluation import report
 ROOT = Path(__file__).parents[1]
 PAGE, ARGUMENTS = ROOT / "docs/results.md", ROOT / "docs/arguments.md"
 ORIGINAL = "near-iid-original.json"
-BLOCK = re.compile(r"(<!-- (runs: \S+|probe|variants|lists) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (runs: \S+|probe|variants|noise|lists) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def with_tables(page: str) -> str:
@@ -30,7 +30,12 @@ def with_tables(page: str) -> str:
 
 def tables(source: str) -> str:
     """The tables of the runs in a folder, `runs: FOLDER`, or of a script."""
-    scripts = {"probe": probe_cells.table, "variants": compare_variants.table, "lists": measure_lists.table}
+    scripts = {
+        "probe": probe_cells.table,
+        "variants": compare_variants.table,
+        "noise": compare_variants.noise_table,
+        "lists": measure_lists.table,
+    }
     if source in scripts:
         return scripts[source]() + "\n"
     folder = source.removeprefix("runs: ")

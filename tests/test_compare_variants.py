@@ -36,21 +36,42 @@ def test_the_test_is_symmetric_and_depends_on_ranks_only(ours, others):
     assert 0 < expected <= 1
 
 
-def test_a_split_is_compared_where_all_runs_have_it(tmp_path, monkeypatch):
+@pytest.fixture
+def write_runs(tmp_path, monkeypatch):
+    """Writes runs whose accuracies are 0, 10, 20, … per cent, except on some splits."""
     monkeypatch.setattr(compare, "RESULTS", tmp_path)
-    runs = (("listops/bt-grc", 2, {}), ("listops/ebt-grc", 3, {"args-dev": 0.5}), ("listops/bsrp-grc", 1, {}))
-    for name, seeds, extra in runs:
+
+    def write(name, seeds, **others):
         for seed in range(seeds):
-            values = dict.fromkeys(("near-iid", "900-1000", "args-10", "args-15", "lra"), 0.1 * seed) | extra
+            values = dict.fromkeys(("near-iid", "900-1000", "args-10", "args-15", "lra"), 0.1 * seed) | others
             folder = tmp_path / f"{name}-seed{seed}"
             folder.mkdir(parents=True)
             splits = {split: {"accuracy": value} for split, value in values.items()}
             (folder / "results.json").write_text(json.dumps({"splits": splits}))
+
+    return write
+
+
+def test_a_split_is_compared_where_all_runs_have_it(write_runs):
+    write_runs("listops/bt-grc", 2)
+    write_runs("listops/ebt-grc", 3, **{"args-dev": 0.5})
+    write_runs("listops/bsrp-grc", 1)
     _, _, baseline, variant, one_run = compare.table().splitlines()
     assert baseline == "| `listops/bt-grc` | 2 | 5.00 | 5.00 | – | 5.00 | 5.00 | 5.00 |"
     p = f"{compare.p_value([0, 1, 2], [0, 1]):.3f}"
     assert variant == f"| `listops/ebt-grc` | 3 | 10.00 | 10.00 | 50.00 | 10.00 ({p}) | 10.00 ({p}) | 10.00 ({p}) |"
     assert one_run == "| `listops/bsrp-grc` | 1 | 0.00 | 0.00 | – | 0.00 | 0.00 | 0.00 |"
+
+
+def test_noise_is_compared_with_the_same_encoder(write_runs):
+    write_runs("listops/gold-tree-grc", 2)
+    write_runs("listops/gold-tree-grc-noise50", 3)
+    write_runs("listops/ebt-grc", 3)  # without noise only: no row
+    p = f"{compare.p_value([0, 1, 2], [0, 1]):.3f}"
+    assert compare.noise_table().splitlines()[2:] == [
+        "| `listops/gold-tree-grc` | 2 | 5.00 | 5.00 | – | 5.00 | 5.00 | 5.00 |",
+        f"| `listops/gold-tree-grc-noise50` | 3 | 10.00 | 10.00 | – | 10.00 ({p}) | 10.00 ({p}) | 10.00 ({p}) |",
+    ]
 
 
 def test_runs_of_the_study_are_not_among_those_of_the_paper(tmp_path):

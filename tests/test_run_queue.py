@@ -44,12 +44,12 @@ def runs(tmp_path):
 @pytest.mark.parametrize(
     ("limit", "large"),
     [
-        (float("inf"), ["bt-grc-seed1/checkpoints/step-2.ckpt", "bt-grc-seed0/model.safetensors"]),
-        (150_000, ["bt-grc-seed1/checkpoints/step-2.ckpt"]),
+        (float("inf"), ["bt-grc-seed0/model.safetensors", "bt-grc-seed1/checkpoints/step-2.ckpt"]),
+        (150_000, ["bt-grc-seed0/model.safetensors"]),
         (90_000, []),
     ],
 )
-def test_small_files_and_checkpoints_are_packed_first(runs, tmp_path, limit, large, capsys):
+def test_small_files_and_weights_are_packed_first(runs, tmp_path, limit, large, capsys):
     queue.pack(runs, tmp_path / "out", tmp_path / "packed", limit)
     archive = tmp_path / "runs.tar"
     archive.write_bytes(b"".join(path.read_bytes() for path in sorted((tmp_path / "packed").iterdir())))
