@@ -18,8 +18,9 @@ from typing import Any
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
+import forked
 from beamtree.runs import checkpoints
-from beamtree.training import train
+from beamtree.training import train, watch
 from training.toy_runs import PLAIN, toy_settings, write_data
 
 KILLS = 20
@@ -131,6 +132,21 @@ def starts(data: Path, folder: Path) -> None:
 
         wait(*on_two(work))
     print(f"{STARTS} starts")
+
+
+def slow_to_notice() -> None:
+    """`beamtree`, in a process that learns from its connections half a second late that another one has exited.
+
+    By then a collective operation has failed."""
+    receive = watch._receive
+
+    def receive_late(connection: socket.socket) -> dict[str, Any] | None:
+        message = receive(connection)
+        time.sleep(0.5)
+        return message
+
+    watch._receive = receive_late
+    forked.beamtree()
 
 
 def on_two(work: Callable[[], Any]) -> list[int]:

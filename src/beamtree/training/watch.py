@@ -1,4 +1,4 @@
-"""If one process of distributed training dies, exit the others within a second.
+"""If one process of distributed training dies, exit the others within seconds.
 
 Otherwise they would wait in a collective operation for a process that no longer exists. Every process holds a
 connection to the first one, which the operating system closes when a process exits for any reason, on any machine. No
@@ -12,6 +12,7 @@ import secrets
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,9 @@ from lightning.fabric import Fabric
 
 _CONNECT_TIMEOUT = 60.0  # seconds
 _MAX_MESSAGE = 500  # characters of an error message that are sent
+# Seconds after an error that may have its cause in another process. The connection to that process is closed by then,
+# and its reader exits this one.
+_READ_TIMEOUT = 2.0
 
 
 class Stopped(Exception):
@@ -42,6 +46,8 @@ def watch(fabric: Fabric) -> Iterator[None]:
         peers.close({"done": True})
         raise
     except BaseException as error:
+        if isinstance(error, RuntimeError):  # as of a collective operation, if another process has exited
+            time.sleep(_READ_TIMEOUT)
         peers.close({"failed": _message(error)})
         raise
     peers.close({"done": True})
@@ -68,17 +74,18 @@ class _Peers:
                 _send(connection, last_message)
 
     def _read(self, rank: int, connection: socket.socket) -> None:
-        message = _receive(connection) or {"failed": "exited without a message; see its log for the reason"}
-        if "done" in message:
+        message = _receive(connection)
+        if message is not None and "done" in message:
             return
         with self._lock:
             if self._closed:
                 return
-            reason = message["failed"]
+            reason = message["failed"] if message else "exited without a message; see its log for the reason"
             if self.is_first:
                 for other, peer in self._connections.items():
                     if other != rank:
                         _send(peer, {"failed": reason})
+            if self.is_first or message is None:  # otherwise the first process reports it
                 print(f"error: process {rank} {reason}", file=sys.stderr, flush=True)
             sys.stdout.flush()
             os._exit(1)  # not sys.exit: the main thread may be waiting in a collective operation
