@@ -84,6 +84,8 @@ CELLS = {
     "noisy": Probe("grc", 96, 8000, noise=1.0, rise=(0.35, 0.7)),
     "noisy-half": Probe("grc", 96, 8000, noise=0.5, rise=(0.35, 0.7)),
     "noisy-always": Probe("grc", 96, 8000, noise=1.0),
+    "pooled-noisy": Probe("pooled", 96, 8000, noise=0.5),
+    "pooled-closed-noisy": Probe("pooled", 96, 8000, given="closing", noise=0.5),
 }
 
 
@@ -118,8 +120,7 @@ def run(name: str, seed: int, steps: int | None = None, tested: int = TESTED) ->
     optimizer = torch.optim.RAdam(model.parameters(), 1e-3, weight_decay=1e-2, decoupled_weight_decay=True)
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [steps * 6 // 10, steps * 8 // 10], gamma=0.5)
     for step in range(steps):
-        if isinstance(model.cell, GatedCell):
-            model.cell.noise = probe.noise_at(step / steps)
+        model.cell.noise = probe.noise_at(step / steps)
         lists = random_lists(BATCH, 1, MOST_IN_TRAINING, generator)
         logits, composed = model(lists)
         loss = F.cross_entropy(logits, lists.value) + COST * composed.sum() / lists.arguments.sum()

@@ -12,6 +12,8 @@ GRC_KINDS = ("grc", "rms", "counter", "additive", "linear", "mixed")
 
 
 class ProbedCell(Protocol):
+    noise: float  # standard deviation of the uniform noise that is added to new states during training
+
     def __call__(self, left: Tensor, right: Tensor, adds: Tensor | None = None) -> Tensor:
         """The parents (B, S) of the children. `adds` (B, 1): which of them are pools; None: the cell decides."""
 
@@ -34,8 +36,6 @@ class GatedCell(nn.Module):
     additive: no part is normalised; the gates and the classifier read normalised states.
     linear: as `additive`, and the gates read only the right child, so a parent is a linear function of its left child.
     mixed: a quarter of the state as in `grc`, the rest as in `linear`; all gates of the first part read both children.
-
-    Uniform noise with the standard deviation `noise` is added to new states during training.
     """
 
     noise = 0.0
@@ -98,7 +98,11 @@ class PooledCell(nn.Module):
     The gate is straight-through: its gradient is that of p. It reads the heads only, which do not change while children
     are pooled. The GRC reads sums under an RMS norm and normalises each part of its result. The count is of the nodes
     that were composed, a penalty on which keeps pooling the default.
+
+    Noise is added to all parts of a composed state, but only to the sum of a pool, so that a head can be kept.
     """
+
+    noise = 0.0
 
     def __init__(self, dim: int, with_maximum: bool) -> None:
         super().__init__()
@@ -118,13 +122,17 @@ class PooledCell(nn.Module):
             pool = (p > 0.5).float() + p - p.detach()  # (B, 1)
         else:
             pool = adds.float()
-        pooled = torch.cat((heads[0], sums[0] + sums[1], torch.maximum(*maxima)), dim=-1)
+        pooled = torch.cat((heads[0], self.noisy(sums[0] + sums[1]), torch.maximum(*maxima)), dim=-1)
         read_left, read_right = self.read(left), self.read(right)
         inner = self.dropout(F.gelu(self.expand(torch.cat((read_left, read_right), dim=-1))))
         z, h, c, u = self.gates(inner).chunk(4, dim=-1)
-        composed = self.normalise(z.sigmoid() * read_left + h.sigmoid() * read_right + c.sigmoid() * u)
+        total = z.sigmoid() * read_left + h.sigmoid() * read_right + c.sigmoid() * u
+        composed = self.noisy(self.normalise(total))
         state = pool * pooled + (1 - pool) * composed
         return torch.cat((state, counts[0] + counts[1] + 1 - pool), dim=-1)
+
+    def noisy(self, state: Tensor) -> Tensor:
+        return state + uniform_noise(state, self.noise) if self.training and self.noise else state
 
     def normalise(self, total: Tensor) -> Tensor:
         parts = total.split([part for part in self.parts if part], dim=-1)

@@ -84,6 +84,23 @@ def test_a_composed_node_is_counted_and_as_large_as_a_leaf():
     assert node[..., :-1].norm().item() == pytest.approx(leaves[0].norm().item(), rel=1e-3)
 
 
+@pytest.mark.parametrize("adds", [True, False])
+def test_noise_spares_the_head_of_a_pool(adds):
+    cell, leaves = pooled_cell()
+    decisions = torch.full((1, 1), adds)
+    expected = cell(leaves[:1], leaves[1:2], decisions).split([*cell.parts, 1], dim=-1)
+    cell.train()
+    cell.dropout.p, cell.noise = 0.0, 0.5
+    noisy = torch.cat([cell(leaves[:1], leaves[1:2], decisions) for _ in range(500)])
+    head, total, maximum, count = noisy.split([*cell.parts, 1], dim=-1)
+    assert total.std(dim=0).mean().item() == pytest.approx(0.5, rel=0.1)
+    assert count.std().item() == 0
+    for part, index in ((head, 0), (maximum, 2)):
+        assert part.std(dim=0).mean().item() == pytest.approx(0.0 if adds else 0.5, rel=0.1, abs=1e-6)
+        if adds:
+            torch.testing.assert_close(part[:1], expected[index])
+
+
 def test_the_gate_decides_and_gets_the_gradient_of_its_probability():
     cell, leaves = pooled_cell()
     for bias, count in ((10.0, 0), (-10.0, 1)):
