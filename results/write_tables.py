@@ -2,8 +2,8 @@
 
 The text between `<!-- runs: FOLDER -->` and `<!-- end -->` is the output of `beamtree report FOLDER` without its
 heading, that after `<!-- probe -->` the table of `probe_cells.py`, those after `<!-- variants -->` and `<!-- noise -->`
-the tables of `compare_variants.py`, and that after `<!-- lists -->` the table of `measure_lists.py`. All figures come
-from files in results/.
+the tables of `compare_variants.py`, that after `<!-- lists -->` the table of `measure_lists.py`, and that after
+`<!-- costs -->` the table of `measure_costs.py`. All figures come from files in results/.
 """
 
 import json
@@ -12,6 +12,7 @@ import statistics
 from pathlib import Path
 
 import compare_variants
+import measure_costs
 import measure_lists
 import probe_cells
 
@@ -20,7 +21,7 @@ from beamtree.evaluation import report
 ROOT = Path(__file__).parents[1]
 PAGE, ARGUMENTS = ROOT / "docs/results.md", ROOT / "docs/arguments.md"
 ORIGINAL = "near-iid-original.json"
-BLOCK = re.compile(r"(<!-- (runs: \S+|probe|variants|noise|lists) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (runs: \S+|probe|variants|noise|lists|costs) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def with_tables(page: str) -> str:
@@ -35,6 +36,7 @@ def tables(source: str) -> str:
         "variants": compare_variants.table,
         "noise": compare_variants.noise_table,
         "lists": measure_lists.table,
+        "costs": measure_costs.table,
     }
     if source in scripts:
         return scripts[source]() + "\n"

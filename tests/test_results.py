@@ -10,10 +10,11 @@ from beamtree.trees.drawing.scene import Dot
 from result_scripts import script
 
 ROOT = Path(__file__).parents[1]
-script("charts")  # which others import, as the five after it
+script("charts")  # which others import, as the six after it
 script("run_queue")
 script("compare_variants")
 script("measure_lists")
+script("measure_costs")
 script("probed_cells")
 script("probe_cells")
 write_tables = script("write_tables")
