@@ -62,6 +62,7 @@ class Probe(NamedTuple):
     given: Literal["nothing", "closing", "all"] = "nothing"  # where the cell need not decide whether to add
     noise: float = 0.0  # standard deviation of the noise that is added to new states
     rise: tuple[float, float] = (0.0, 0.0)  # between which fractions of the training the noise rises from 0
+    explores: bool = False  # train with random decisions too, from which the gate learns
 
     def noise_at(self, progress: float) -> float:
         """The standard deviation of the noise after this fraction of the training."""
@@ -86,29 +87,64 @@ CELLS = {
     "noisy-always": Probe("grc", 96, 8000, noise=1.0),
     "pooled-noisy": Probe("pooled", 96, 8000, noise=0.5),
     "pooled-closed-noisy": Probe("pooled", 96, 8000, given="closing", noise=0.5),
+    "explored": Probe("pooled", 96, 8000, given="closing", explores=True),
+    "explored-noisy": Probe("pooled", 96, 8000, given="closing", noise=0.5, explores=True),
 }
 
 
 class ListModel(nn.Module):
     def __init__(self, probe: Probe) -> None:
         super().__init__()
-        dim, self.given = probe.dim, probe.given
+        dim, self.given, self.explores = probe.dim, probe.given, probe.explores
         self.embedding = nn.Embedding(10 + len(NAMES) + 1, dim)  # digits, operators, "]"
         self.leaf = nn.Sequential(nn.Linear(dim, dim), nn.LayerNorm(dim))
         self.cell = probe.make()
         self.classifier = nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, 10))
 
-    def forward(self, lists: Lists) -> tuple[Tensor, Tensor]:
-        """The logits (B, 10) of the values, and the number of digits (B,) that were composed, not added."""
+    def forward(self, lists: Lists, adds: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """The logits (B, 10) of the values, the number (B,) of a list's digits that were composed, not added, and the
+        mean probability (B,) that they are added, for a model that explores.
+
+        `adds` (B, 1): whether digits are added. By default the cell decides, or it is given.
+        """
         leaves = self.cell.start(self.leaf(self.embedding.weight))
         state = leaves[10 + lists.operator]
         is_sum = (lists.operator == NAMES.index("SM")).unsqueeze(1)  # the operator whose digits cannot be added
+        if self.given == "all":
+            adds = ~is_sum
+        probability = torch.zeros(len(lists.operator))
         for index in range(lists.digits.shape[1]):
-            parent = self.cell(state, leaves[lists.digits[:, index]], ~is_sum if self.given == "all" else None)
-            state = torch.where((index < lists.arguments).unsqueeze(1), parent, state)
+            digit, is_argument = leaves[lists.digits[:, index]], (index < lists.arguments).unsqueeze(1)
+            decisions = adds
+            if self.explores and isinstance(self.cell, PooledCell):
+                p = self.cell.pool_probability(state, digit)
+                probability = probability + (p * is_argument).squeeze(1)
+                decisions = p > 0.5 if adds is None else adds  # no straight-through gradient
+            state = torch.where(is_argument, self.cell(state, digit, decisions), state)
         never = None if self.given == "nothing" else torch.zeros_like(is_sum)  # the value of a list is no sum
         root = self.cell(state, leaves[-1].expand_as(state), never)
-        return self.classifier(self.cell.read(root)), self.cell.composed(state)
+        return self.classifier(self.cell.read(root)), self.cell.composed(state), probability / lists.arguments
+
+
+def explored_loss(model: ListModel, lists: Lists) -> Tensor:
+    """The loss of half the lists with the decisions of the gate, and of the others with random ones.
+
+    The gate minimises the expected loss. A list with random decisions estimates it: with the decision a, half of the
+    time, by 2 p(a) (loss - baseline). The baseline, which does not change the mean, is that of its operator. The
+    probability of composing costs as much as composed digits do elsewhere.
+    """
+    half = len(lists.operator) // 2
+    decided, random = (Lists(*(column[rows] for column in lists)) for rows in (slice(half), slice(half, None)))
+    logits, _, probability = model(decided)
+    adds = torch.rand(len(random.operator), 1) < 0.5
+    random_logits, _, random_probability = model(random, adds)
+    losses = F.cross_entropy(random_logits, random.value, reduction="none")
+    found = losses.detach()
+    same = F.one_hot(random.operator, len(NAMES)).float()  # (B, 4)
+    advantage = found - same @ (same.T @ found / same.sum(0).clamp(min=1))
+    chosen = torch.where(adds.squeeze(1), random_probability, 1 - random_probability)
+    cost = COST * (1 - torch.cat((probability, random_probability))).mean()
+    return F.cross_entropy(logits, decided.value) + losses.mean() + (2 * chosen * advantage).mean() + cost
 
 
 def run(name: str, seed: int, steps: int | None = None, tested: int = TESTED) -> dict[str, object]:
@@ -122,8 +158,11 @@ def run(name: str, seed: int, steps: int | None = None, tested: int = TESTED) ->
     for step in range(steps):
         model.cell.noise = probe.noise_at(step / steps)
         lists = random_lists(BATCH, 1, MOST_IN_TRAINING, generator)
-        logits, composed = model(lists)
-        loss = F.cross_entropy(logits, lists.value) + COST * composed.sum() / lists.arguments.sum()
+        if probe.explores:
+            loss = explored_loss(model, lists)
+        else:
+            logits, composed, _ = model(lists)
+            loss = F.cross_entropy(logits, lists.value) + COST * composed.sum() / lists.arguments.sum()
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -139,7 +178,7 @@ def accuracies(model: nn.Module, tested: int) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {name: {} for name in NAMES}
     for count in ARGUMENTS:
         lists = random_lists(tested, count, count, torch.Generator().manual_seed(1000 + count))
-        logits, _ = model(lists)
+        logits, *_ = model(lists)
         correct = logits.argmax(-1) == lists.value
         for index, name in enumerate(NAMES):
             found[name][str(count)] = round(100 * float(correct[lists.operator == index].float().mean()), 2)

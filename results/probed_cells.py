@@ -118,7 +118,7 @@ class PooledCell(nn.Module):
     def forward(self, left: Tensor, right: Tensor, adds: Tensor | None = None) -> Tensor:
         heads, sums, maxima, counts = zip(*(state.split([*self.parts, 1], -1) for state in (left, right)), strict=True)
         if adds is None:
-            p = self.gate(torch.cat(heads, dim=-1)).sigmoid()
+            p = self.pool_probability(left, right)
             pool = (p > 0.5).float() + p - p.detach()  # (B, 1)
         else:
             pool = adds.float()
@@ -130,6 +130,12 @@ class PooledCell(nn.Module):
         composed = self.noisy(self.normalise(total))
         state = pool * pooled + (1 - pool) * composed
         return torch.cat((state, counts[0] + counts[1] + 1 - pool), dim=-1)
+
+    def pool_probability(self, left: Tensor, right: Tensor) -> Tensor:
+        """p (B, 1): a parent is pooled where it is above 1/2."""
+        heads = [state[..., : self.parts[0]] for state in (left, right)]
+        probability: Tensor = self.gate(torch.cat(heads, dim=-1)).sigmoid()
+        return probability
 
     def noisy(self, state: Tensor) -> Tensor:
         return state + uniform_noise(state, self.noise) if self.training and self.noise else state
