@@ -33,6 +33,12 @@ def test_operators_that_engines_know_are_options(operator, name, options, engine
     assert_same(*(everything(encoder, *inputs([5, 1, 4])) for encoder in (found, expected)), atol=1e-12)
 
 
+@pytest.mark.parametrize("mix", ["paper", "official"])
+def test_onesoft_as_an_operator_keeps_the_mix(mix):
+    assert make("bt-grc-onesoft", topk=beamtree.onesoft_topk, mix=mix).mix == mix
+    assert make("bt-grc", topk=beamtree.onesoft_topk).mix == "paper"
+
+
 def test_a_users_operator_that_does_the_same_gives_the_same():
     def own(scores, k):
         return beamtree.plain_topk(scores, k)

@@ -104,9 +104,9 @@ class BeamTree(Encoder):
             state_noise: standard deviation of the noise that is added to each composed state during training; only for
                 the cell "grc", and not with OneSoft.
             topk: the top-k operator: `beamtree.plain_topk`, `beamtree.stochastic_topk` (without noise at inference) or
-                `beamtree.onesoft_topk`, which set `stochastic` and `mix`; or your own, which selects both candidates
-                and continuations. It takes scores (…, m) and k, and returns a `TopK`, as `plain_topk` does; results
-                with mixture weights are refused.
+                `beamtree.onesoft_topk`, which set `stochastic` and `mix` (to "paper", unless it is given); or your own,
+                which selects both candidates and continuations. It takes scores (…, m) and k, and returns a `TopK`, as
+                `plain_topk` does; results with mixture weights are refused.
         """
         super().__init__(dim, check_nan)
         check_integer("beam_size", beam_size, at_least=1)
@@ -123,6 +123,8 @@ class BeamTree(Encoder):
             raise ValueError(f"mix is {mix!r} with a top-k operator of your own: pass only one of the two")
         self.beam_size, self.stochastic, self.engine = beam_size, stochastic, engine
         self.duplicates, self.mix, self.topk = duplicates, mix, topk
+        if mix is not None and implied.get("mix"):
+            implied = {"mix": mix}  # both select OneSoft
         vars(self).update(implied)
         if state_noise and self.mix is not None:
             raise ValueError(f"state_noise is {state_noise}: it must be 0 with OneSoft, whose states are mixtures")
