@@ -114,6 +114,28 @@ def test_the_gate_decides_and_gets_the_gradient_of_its_probability():
     torch.testing.assert_close(found, expected)
 
 
+def test_random_decisions_estimate_the_gradient_of_the_expected_loss():
+    """Of lists with one digit: the mean of p · loss if added + (1 − p) · (loss if composed + cost)."""
+    torch.manual_seed(0)
+    model = probe.ListModel(probe.CELLS["explored"]._replace(dim=12)).eval()
+    with torch.no_grad():
+        model.classifier[-1].weight.mul_(50)  # losses that differ
+    lists = probe.random_lists(40, 1, 1, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        losses = []
+        for adds in (True, False):
+            logits, _, p = model(lists, torch.full((40, 1), adds))
+            losses.append(torch.nn.functional.cross_entropy(logits, lists.value, reduction="none"))
+        slope = p * (1 - p)
+        random = slice(20, None)  # the lists whose decisions are random
+        expected = ((losses[0] - losses[1]) * slope)[random].mean() - probe.COST * slope.mean()
+    bias = model.cell.gate[-1].bias
+    estimates = [torch.autograd.grad(probe.explored_loss(model, lists), bias)[0].item() for _ in range(300)]
+    error = statistics.stdev(estimates) / 300**0.5
+    assert abs(expected.item()) > 8 * error, "or the test could not tell it from 0"
+    assert statistics.mean(estimates) == pytest.approx(expected.item(), abs=4 * error)
+
+
 def test_a_run_is_repeatable_and_its_medians_are_in_the_table(tmp_path, monkeypatch):
     monkeypatch.setattr(probe, "RESULTS", tmp_path)
     runs = [probe.run("rms", seed=seed, steps=2, tested=50) for seed in (3, 3, 4)]
