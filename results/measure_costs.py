@@ -144,12 +144,17 @@ def table() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=45.0, help="for each row (default: %(default)s)")
-    parser.add_argument("--only", nargs="+", metavar="PATTERN", default=["*"], help="rows such as 'sst5/*'")
+    parser.add_argument("--only", nargs="+", metavar="PATTERN", help="rows such as 'sst5/*'")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--commit", default="", help="commit of the code, recorded in the files")
     parser.add_argument("--table", action="store_true", help="only print the table of what was measured")
     options = parser.parse_args()
-    chosen = [] if options.table else rows(options.only)
+    if options.seconds <= 0:
+        parser.error(f"--seconds is {options.seconds:g}: it must be positive")
+    for pattern in options.only or ():
+        if not rows([pattern]):
+            parser.error(f"--only: no row that lacks runs matches {pattern!r}")
+    chosen = [] if options.table else rows(options.only or ["*"])
     for row in chosen:
         path = RESULTS / "costs" / f"{row.name}.json"
         if path.exists():
