@@ -26,6 +26,7 @@ RESULTS = Path(__file__).parent / "probe"
 BATCH, TESTED = 256, 4000
 MOST_IN_TRAINING, ARGUMENTS = 5, (2, 3, 4, 5, 6, 7, 8, 10, 12, 15)
 COST = 0.01  # factor in the loss of the fraction of digits that are composed instead of added
+PULL = 0.01  # factor in the loss of the squared logits of a gate that tracks the losses
 NAMES = [name.removeprefix("[") for name in OPERATORS]
 
 
@@ -62,7 +63,9 @@ class Probe(NamedTuple):
     given: Literal["nothing", "closing", "all"] = "nothing"  # where the cell need not decide whether to add
     noise: float = 0.0  # standard deviation of the noise that is added to new states
     rise: tuple[float, float] = (0.0, 0.0)  # between which fractions of the training the noise rises from 0
-    explores: bool = False  # train with random decisions too, from which the gate learns
+    explores: Literal["no", "expected", "tracked"] = (
+        "no"  # how the gate learns from random decisions; see `explored_loss`
+    )
 
     def noise_at(self, progress: float) -> float:
         """The standard deviation of the noise after this fraction of the training."""
@@ -87,8 +90,9 @@ CELLS = {
     "noisy-always": Probe("grc", 96, 8000, noise=1.0),
     "pooled-noisy": Probe("pooled", 96, 8000, noise=0.5),
     "pooled-closed-noisy": Probe("pooled", 96, 8000, given="closing", noise=0.5),
-    "explored": Probe("pooled", 96, 8000, given="closing", explores=True),
-    "explored-noisy": Probe("pooled", 96, 8000, given="closing", noise=0.5, explores=True),
+    "explored": Probe("pooled", 96, 8000, given="closing", explores="expected"),
+    "explored-noisy": Probe("pooled", 96, 8000, given="closing", noise=0.5, explores="expected"),
+    "tracked-noisy": Probe("pooled", 96, 20000, given="closing", noise=0.5, explores="tracked"),
 }
 
 
@@ -103,7 +107,7 @@ class ListModel(nn.Module):
 
     def forward(self, lists: Lists, adds: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """The logits (B, 10) of the values, the number (B,) of a list's digits that were composed, not added, and the
-        mean probability (B,) that they are added, for a model that explores.
+        logits of the gate for all digits, of a model that explores: (B, N).
 
         `adds` (B, 1): whether digits are added. By default the cell decides, or it is given.
         """
@@ -112,39 +116,47 @@ class ListModel(nn.Module):
         is_sum = (lists.operator == NAMES.index("SM")).unsqueeze(1)  # the operator whose digits cannot be added
         if self.given == "all":
             adds = ~is_sum
-        probability = torch.zeros(len(lists.operator))
+        gates = []
         for index in range(lists.digits.shape[1]):
-            digit, is_argument = leaves[lists.digits[:, index]], (index < lists.arguments).unsqueeze(1)
-            decisions = adds
-            if self.explores and isinstance(self.cell, PooledCell):
-                p = self.cell.pool_probability(state, digit)
-                probability = probability + (p * is_argument).squeeze(1)
-                decisions = p > 0.5 if adds is None else adds  # no straight-through gradient
-            state = torch.where(is_argument, self.cell(state, digit, decisions), state)
+            digit, decisions = leaves[lists.digits[:, index]], adds
+            if self.explores != "no" and isinstance(self.cell, PooledCell):
+                gates.append(self.cell.pool_logit(state, digit))
+                decisions = gates[-1] > 0 if adds is None else adds  # no straight-through gradient
+            state = torch.where((index < lists.arguments).unsqueeze(1), self.cell(state, digit, decisions), state)
         never = None if self.given == "nothing" else torch.zeros_like(is_sum)  # the value of a list is no sum
         root = self.cell(state, leaves[-1].expand_as(state), never)
-        return self.classifier(self.cell.read(root)), self.cell.composed(state), probability / lists.arguments
+        found = torch.cat(gates, dim=1) if gates else torch.zeros(len(state), 0)
+        return self.classifier(self.cell.read(root)), self.cell.composed(state), found
 
 
 def explored_loss(model: ListModel, lists: Lists) -> Tensor:
     """The loss of half the lists with the decisions of the gate, and of the others with random ones.
 
-    The gate minimises the expected loss. A list with random decisions estimates it: with the decision a, half of the
-    time, by 2 p(a) (loss - baseline). The baseline, which does not change the mean, is that of its operator. The
-    probability of composing costs as much as composed digits do elsewhere.
+    Of a list with random decisions, d = ±2 (loss - baseline), with + if its digits were added, estimates the difference
+    of the losses of adding and of composing. The baseline, which does not change the mean, is that of its operator.
+    Adding is preferred by `COST`.
+
+    expected: the gate minimises the expected loss, Σ p (d - COST), which has almost no gradient once p is near 0 or 1.
+    tracked: its logit follows the difference of the losses, (COST - d) / (2 PULL), however far it is from it.
     """
     half = len(lists.operator) // 2
     decided, random = (Lists(*(column[rows] for column in lists)) for rows in (slice(half), slice(half, None)))
-    logits, _, probability = model(decided)
+    logits, *_ = model(decided)
     adds = torch.rand(len(random.operator), 1) < 0.5
-    random_logits, _, random_probability = model(random, adds)
+    random_logits, _, gates = model(random, adds)
     losses = F.cross_entropy(random_logits, random.value, reduction="none")
     found = losses.detach()
     same = F.one_hot(random.operator, len(NAMES)).float()  # (B, 4)
-    advantage = found - same @ (same.T @ found / same.sum(0).clamp(min=1))
-    chosen = torch.where(adds.squeeze(1), random_probability, 1 - random_probability)
-    cost = COST * (1 - torch.cat((probability, random_probability))).mean()
-    return F.cross_entropy(logits, decided.value) + losses.mean() + (2 * chosen * advantage).mean() + cost
+    baseline = same @ (same.T @ found / same.sum(0).clamp(min=1))
+    difference = 2 * torch.where(adds.squeeze(1), 1.0, -1.0) * (found - baseline) - COST
+    if model.explores == "expected":
+        learned = difference.unsqueeze(1) * gates.sigmoid()
+    else:
+        learned = difference.unsqueeze(1) * gates + PULL * gates**2
+    arguments = random.arguments.unsqueeze(1)
+    is_argument = torch.arange(gates.shape[1]) < arguments
+    gate_loss = (learned * is_argument / arguments).sum(1).mean()
+    return F.cross_entropy(logits, decided.value) + losses.mean() + gate_loss
 
 
 def run(name: str, seed: int, steps: int | None = None, tested: int = TESTED) -> dict[str, object]:
@@ -158,7 +170,7 @@ def run(name: str, seed: int, steps: int | None = None, tested: int = TESTED) ->
     for step in range(steps):
         model.cell.noise = probe.noise_at(step / steps)
         lists = random_lists(BATCH, 1, MOST_IN_TRAINING, generator)
-        if probe.explores:
+        if probe.explores != "no":
             loss = explored_loss(model, lists)
         else:
             logits, composed, _ = model(lists)

@@ -118,7 +118,7 @@ class PooledCell(nn.Module):
     def forward(self, left: Tensor, right: Tensor, adds: Tensor | None = None) -> Tensor:
         heads, sums, maxima, counts = zip(*(state.split([*self.parts, 1], -1) for state in (left, right)), strict=True)
         if adds is None:
-            p = self.pool_probability(left, right)
+            p = self.pool_logit(left, right).sigmoid()
             pool = (p > 0.5).float() + p - p.detach()  # (B, 1)
         else:
             pool = adds.float()
@@ -131,11 +131,10 @@ class PooledCell(nn.Module):
         state = pool * pooled + (1 - pool) * composed
         return torch.cat((state, counts[0] + counts[1] + 1 - pool), dim=-1)
 
-    def pool_probability(self, left: Tensor, right: Tensor) -> Tensor:
-        """p (B, 1): a parent is pooled where it is above 1/2."""
-        heads = [state[..., : self.parts[0]] for state in (left, right)]
-        probability: Tensor = self.gate(torch.cat(heads, dim=-1)).sigmoid()
-        return probability
+    def pool_logit(self, left: Tensor, right: Tensor) -> Tensor:
+        """The logit (B, 1) of p: a parent is pooled where it is positive."""
+        logit: Tensor = self.gate(torch.cat([state[..., : self.parts[0]] for state in (left, right)], dim=-1))
+        return logit
 
     def noisy(self, state: Tensor) -> Tensor:
         return state + uniform_noise(state, self.noise) if self.training and self.noise else state

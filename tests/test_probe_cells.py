@@ -114,26 +114,29 @@ def test_the_gate_decides_and_gets_the_gradient_of_its_probability():
     torch.testing.assert_close(found, expected)
 
 
-def test_random_decisions_estimate_the_gradient_of_the_expected_loss():
-    """Of lists with one digit: the mean of p · loss if added + (1 − p) · (loss if composed + cost)."""
+@pytest.mark.parametrize("name", ["explored", "tracked-noisy"])
+def test_random_decisions_estimate_the_difference_of_the_losses(name):
+    """Of lists with one digit: the gradient of the gate's bias is the mean of that difference, less the cost."""
     torch.manual_seed(0)
-    model = probe.ListModel(probe.CELLS["explored"]._replace(dim=12)).eval()
+    model = probe.ListModel(probe.CELLS[name]._replace(dim=12)).eval()
     with torch.no_grad():
         model.classifier[-1].weight.mul_(50)  # losses that differ
     lists = probe.random_lists(40, 1, 1, torch.Generator().manual_seed(0))
+    random = slice(20, None)  # the lists whose decisions are random
     with torch.no_grad():
         losses = []
         for adds in (True, False):
-            logits, _, p = model(lists, torch.full((40, 1), adds))
+            logits, _, gates = model(lists, torch.full((40, 1), adds))
             losses.append(torch.nn.functional.cross_entropy(logits, lists.value, reduction="none"))
-        slope = p * (1 - p)
-        random = slice(20, None)  # the lists whose decisions are random
-        expected = ((losses[0] - losses[1]) * slope)[random].mean() - probe.COST * slope.mean()
+        difference, gate = (losses[0] - losses[1] - probe.COST)[random], gates[random, 0]
+        p = gate.sigmoid()
+        expected = difference * p * (1 - p) if name == "explored" else difference + 2 * probe.PULL * gate
+        expected = expected.mean().item()
     bias = model.cell.gate[-1].bias
     estimates = [torch.autograd.grad(probe.explored_loss(model, lists), bias)[0].item() for _ in range(300)]
     error = statistics.stdev(estimates) / 300**0.5
-    assert abs(expected.item()) > 8 * error, "or the test could not tell it from 0"
-    assert statistics.mean(estimates) == pytest.approx(expected.item(), abs=4 * error)
+    assert abs(expected) > 8 * error, "or the test could not tell it from 0"
+    assert statistics.mean(estimates) == pytest.approx(expected, abs=4 * error)
 
 
 def test_a_run_is_repeatable_and_its_medians_are_in_the_table(tmp_path, monkeypatch):
