@@ -21,9 +21,10 @@ BASELINE = "listops/bt-grc"
 VARIANTS = (
     *(f"listops/{name}" for name in ("bt-grc-slice16", "bt-grc-slice32", "bt-grc-slice64", "ebt-grc", "ebt-grc-all")),
     *("listops/bsrp-grc", "listops/gold-tree-grc", "listops-dg/bt-grc", "listops-dg/ebt-grc"),
+    *("listops/gold-tree-grc-parsed", "listops/gold-tree-grc-parsed-noise50"),
 )
 # Names of runs that are not in the tables of the paper's models.
-OF_THE_STUDY = ("*-slice*", "*-all-*", "*-noise*", "*-rise*")
+OF_THE_STUDY = ("*-slice*", "*-all-*", "*-noise*", "*-rise*", "*-parsed*")
 LIMITED = {"near-iid": "near-IID", "900-1000": "900–1000"}  # what a variant may not cost
 COMPARED = {"args-dev": "args-dev", "args-10": "10 arguments", "args-15": "15 arguments", "lra": "LRA"}
 

@@ -126,6 +126,12 @@ RUNS = [
         for seed in range(5)
     ),
 ]
+# Noise along the trees of a model that was trained without it.
+RUNS += [
+    Run("listops", "gold-tree-grc", seed, ("data.parser=listops-bt-grc", *noise), f"parsed{name}")
+    for noise, name in ((("encoder.options.state_noise=0.5",), "-noise50"), ((), ""))
+    for seed in range(5)
+]
 FAST = ("bt-grc", "gold-tree-grc", "ebt-grc", "recurrent-grc", "gumbel-tree-grc", "bt-grc-onesoft")
 DENSE = ("ordered-memory", "crvnn")
 REVIEW_ENCODERS = ("bt-grc", "balanced-tree-grc", "recurrent-grc", "gumbel-tree-grc", "random-tree-grc")

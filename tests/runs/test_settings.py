@@ -60,6 +60,7 @@ DOCUMENTS = st.fixed_dictionaries(
                 "task": TEXT,
                 "options": st.dictionaries(st.text(), PLAIN),
                 "vectors": st.none() | TEXT,
+                "parser": st.none() | TEXT,
                 "tests": st.lists(TEXT),
             }
         ),
@@ -369,7 +370,10 @@ def test_an_unknown_key_is_refused_with_the_nearest(settings: Settings, key: str
         settings.change({key: 1})
 
 
-LATER = {"training.noise_epochs": 0}  # settings that older files do not have, and their values there
+LATER = {
+    "training.noise_epochs": 0,
+    "data.parser": None,
+}  # settings that older files do not have, and their values there
 
 
 @pytest.mark.parametrize("key", [key for key in keys(Settings) if key not in LATER])

@@ -8,11 +8,13 @@ Texts are stored as indices into a list of all words, so the vocabulary can be c
 its ids.
 """
 
+import json
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from jaxtyping import Integer
@@ -22,6 +24,7 @@ from beamtree.data.samples import Sample
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.trees.tree import Span, Tree
 from beamtree.utils.checks import unknown
+from beamtree.utils.digests import sha256
 
 GoldTreeFunction = Callable[[Sequence[str]], Tree]
 ConstituentLabels = Callable[[Sequence[str]], Mapping[Span, str]]
@@ -138,6 +141,30 @@ class Split:
     def __iter__(self) -> Iterator[Sample]:
         return (self[index] for index in range(len(self)))
 
+    def texts(self) -> list[tuple[str, ...]]:
+        """List the tokens of all texts.
+
+        Returns:
+            The tokens of each text; for pairs those of all first texts, then those of all second ones.
+        """
+        return [self._text(side, index) for side in self._sides() for index in range(len(side))]
+
+    def with_trees(self, trees: Sequence[Tree]) -> "Split":
+        """Replace the gold trees.
+
+        Args:
+            trees: a tree for each text, in the order of `texts`.
+
+        Returns:
+            The split with these trees.
+        """
+        count = len(self)
+        first, second = (
+            _compact(array("i", chain.from_iterable(tree.reduces for tree in part)))
+            for part in (trees[:count], trees[count:])
+        )
+        return replace(self, gold=None, reduces=first, second_reduces=None if self.second is None else second)
+
     def tree(self, index: int) -> Tree | None:
         """Look up the gold tree of a sample's text.
 
@@ -238,6 +265,11 @@ class Split:
         if len(found) < len(trees):
             raise ValueError("the data has no gold trees: use an encoder that does not need them")
         return found
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the samples in their order, and of the names of the labels, in hexadecimal digits."""
+        return sha256(self.arrays(), json.dumps(self.label_names))
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Convert everything except the names of the labels to arrays, for the cache; see `from_arrays`."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from beamtree.data.split import Split
 from beamtree.data.tasks.listops.expressions import CLOSE, OPERATORS, TOKENS
 from beamtree.evaluation.scoring import MAX_SAMPLES, EvaluationProgress, Outcomes, evaluate_model
+from beamtree.models.parser import with_trees
 from beamtree.models.pretrained import Pretrained
 from beamtree.utils.checks import unknown
 from beamtree.utils.extras import require
@@ -285,7 +286,8 @@ def evaluate(
         >>> evaluate(beamtree.load("listops-bt-grc"), data["train"]).accuracy
         1.0
     """
-    batches = with_labels(split, pretrained.labels).batches(pretrained.vocabulary, pretrained.model.needs_trees)
+    parsed = with_trees(with_labels(split, pretrained.labels), pretrained.parser)
+    batches = parsed.batches(pretrained.vocabulary, pretrained.model.needs_trees)
     outcomes = evaluate_model(
         pretrained.model,
         batches,

@@ -222,7 +222,7 @@ def sentences(split: Split, index: int) -> Iterator[Sentence]:
 def parse_sentences(model: Pretrained, chunk: Sequence[Sentence], max_samples: int = MAX_SAMPLES) -> list[LabelledTree]:
     """Parse sentences with the tokens of the data. Each has its trees, most probable first."""
     gold = None
-    if model.model.needs_trees:
+    if model.model.needs_trees and model.parser is None:
         gold = [sentence.tree for sentence in chunk if sentence.tree is not None]
         if len(gold) < len(chunk):
             name = model.config.encoder

@@ -29,6 +29,8 @@ class Config:
         data_options: options of the task.
         tests: splits that the model is evaluated on by default; empty: all except train and dev.
         vectors: name of pretrained word vectors, which stay frozen; None: learned.
+        parser: the model whose trees the encoder composes along, as it was named in training; None: gold trees, or
+            those that the encoder finds.
         dim: width of word vectors and states.
         hidden: width of the classifier; None: dim.
         dropout: dropout on the encoding and in the classifier.
@@ -50,6 +52,7 @@ class Config:
     data_options: dict[str, Any]
     tests: tuple[str, ...]
     vectors: str | None
+    parser: str | None
     dim: int
     hidden: int | None
     dropout: float
@@ -98,6 +101,7 @@ class Config:
             data_options=_options(document, "data.options", (bool, int, float, str)),
             tests=_names(document, "data.tests"),
             vectors=None if vectors is None else _text(document, "data.vectors"),
+            parser=None if document["data"].get("parser") is None else _text(document, "data.parser"),
             dim=_integer(document, "model.dim"),
             hidden=None if hidden is None else _integer(document, "model.hidden"),
             dropout=_rate(document, "model.dropout"),

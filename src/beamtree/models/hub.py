@@ -34,6 +34,7 @@ def download(name: str | os.PathLike[str], known_models: list[str], **settings: 
         raise ValueError(f"{known}; or give the folder of an existing run, or a hub id such as owner/name")
     with hub_errors(f"{name}: there is no such folder, and"):
         names = [storage.CONFIG, storage.WEIGHTS, storage.VOCABULARY, storage.TOKENIZER, storage.RESULTS]
+        names += [f"{storage.PARSER}/{name}" for name in names]
         folder = Path(snapshot_download(name, allow_patterns=names, **settings))
     if not storage.is_run(folder):
         raise ValueError(f"{name} is not a beamtree model: on the hub it has no {storage.CONFIG}")

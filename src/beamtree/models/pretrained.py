@@ -34,6 +34,7 @@ from beamtree.models.card import make_card
 from beamtree.models.config import Config
 from beamtree.models.heads import Model
 from beamtree.models.hub import download, hub_errors
+from beamtree.models.parser import best_trees, load_parser
 from beamtree.models.readings import (
     Constituent,
     LabelledTree,
@@ -73,6 +74,7 @@ class Pretrained(nn.Module, ModelHubMixin):
         model: embeddings, encoder and classifier; `model.encoder` is the encoder.
         results: the results of its training, if known.
         tokenizer: the tokenizer; None for the one that the configuration names.
+        parser: the model whose trees the encoder composes along; None: gold trees, or those that the encoder finds.
 
     Examples:
         >>> model = beamtree.load("listops-bt-grc")
@@ -87,10 +89,11 @@ class Pretrained(nn.Module, ModelHubMixin):
         model: Model,
         results: dict[str, Any] | None = None,
         tokenizer: Tokenizer | None = None,
+        parser: "Pretrained | None" = None,
     ) -> None:
         super().__init__()
         self.config, self.vocabulary, self.model, self.results = config, vocabulary, model, results
-        self.tokenizer = tokenizer
+        self.tokenizer, self.parser = tokenizer, parser
         self._hub_mixin_config = None  # otherwise the mixin would also write the settings as JSON
 
     @property
@@ -361,7 +364,8 @@ class Pretrained(nn.Module, ModelHubMixin):
         storage.fill(model, weights, folder / storage.WEIGHTS)
         results = storage.read_results(folder) if storage.is_finished(folder) else None
         stored = storage.read_tokenizer(folder) if tokenizer is None else tokenizer
-        return cls(config, vocabulary, model, results, stored).to(place).eval()
+        parser = None if config.parser is None else load_parser(storage.parser_of(folder))
+        return cls(config, vocabulary, model, results, stored, parser).to(place).eval()
 
     def push_to_hub(self, repo_id: str, **settings: Any) -> str:
         """Upload the folder and a model card to the Hugging Face hub.
@@ -388,6 +392,8 @@ class Pretrained(nn.Module, ModelHubMixin):
             storage.write_tokenizer(save_directory, self.tokenizer)
         if self.results is not None:
             files.write_json(save_directory / storage.RESULTS, self.results)
+        if self.parser is not None:
+            self.parser.save_pretrained(save_directory / storage.PARSER)
         storage.write_config(save_directory, self.config)  # last: it makes the folder a run
 
     def generate_model_card(self, *args: Any, name: str = "the path of this folder", **kwargs: Any) -> ModelCard:
@@ -454,9 +460,12 @@ class Pretrained(nn.Module, ModelHubMixin):
         return found
 
     def _gold_trees(self, samples: Sequence[tuple[Tokenized, ...]]) -> Callable[[int], tuple[Tree, ...]] | None:
-        """A function from a sample's index to its gold trees, by the task's rule; None if the encoder needs none."""
+        """A function from a sample's index to its trees, by the parser or the task; None if the encoder needs none."""
         if not self.model.needs_trees:
             return None
+        if self.parser is not None:
+            parsed = iter(best_trees(self.parser, [side.words for sides in samples for side in sides]))
+            return [tuple(next(parsed) for _ in sides) for sides in samples].__getitem__
         task = TASKS.get(self.config.task)
         if task is None or task.gold is None:
             name = self.config.encoder

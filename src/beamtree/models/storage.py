@@ -26,6 +26,7 @@ WEIGHTS = "model.safetensors"
 VOCABULARY = "vocab.json"
 TOKENIZER = "tokenizer.json"
 RESULTS = "results.json"
+PARSER = "parser"  # folder of the model whose trees the encoder composes along
 
 _SCORES = {"accuracy", "correct", "count", "loss"}  # keys of each split in the results
 _NAMED = 3  # number of wrong weights that an error message names
@@ -46,6 +47,16 @@ def file_of(folder: StrPath, name: str) -> Path:
         why = "the run is not finished" if name in (RESULTS, WEIGHTS) else "the folder is incomplete"
         raise ValueError(f"{folder} has no {name}: {why}")
     return folder / name
+
+
+def parser_of(folder: StrPath) -> Path:
+    """The folder of a model's parser. If it is missing, the error says so."""
+    path = Path(folder) / PARSER
+    if not is_run(path):
+        raise ValueError(f"{folder} has no folder {PARSER}: the folder is incomplete")
+    if read_config(path).parser is not None:  # the folder may be a link to one above it
+        raise ValueError(f"{path} cannot be a parser: it has a parser itself")
+    return path
 
 
 def write_config(folder: StrPath, config: Config) -> None:

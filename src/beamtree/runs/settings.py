@@ -28,7 +28,7 @@ from pydantic import (
     model_validator,
 )
 
-from beamtree.nn.encoders import encoders
+from beamtree.nn.encoders import encoders, needs_trees
 from beamtree.utils.checks import unknown
 
 OPTIONS = ("data.options", "encoder.options")  # mappings whose keys depend on the task and on the encoder
@@ -95,6 +95,11 @@ class DataSettings(Section):
     )
     vectors: NonEmptyStr | None = Field(
         description="Pretrained word vectors, which are frozen: a name such as glove-840b. null: vectors are learned."
+    )
+    parser: NonEmptyStr | None = Field(
+        default=None,  # older files do not have it
+        description="A trained model whose trees replace the gold trees, for an encoder that needs trees: the folder "
+        "of a run, a shipped model, or a hub id. null: gold trees.",
     )
     tests: Names = Field(
         description="Splits that the trained model is tested on. Empty: all available ones except train and dev."
@@ -194,6 +199,13 @@ class Settings(Section):
         if epochs >= most:
             limit = f"it must be less than training.max_epochs, {shortened(most)}"
             raise ValueError(f"training.noise_epochs is {shortened(epochs)}: {limit}")
+        return self
+
+    @model_validator(mode="after")
+    def _parser_is_used(self) -> "Settings":
+        parser, encoder = self.data.parser, self.encoder.name
+        if parser is not None and encoder in encoders() and not needs_trees(encoder):
+            raise ValueError(f"data.parser is {shortened(parser)}: it must be null, because {encoder} needs no trees")
         return self
 
     def to_dict(self) -> dict[str, Any]:

@@ -9,10 +9,14 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from pathlib import Path
 
+import torch
+
 from beamtree.data.tokenizers import HuggingFace
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.models import storage
 from beamtree.models.config import Config
+from beamtree.models.parser import load_parser
+from beamtree.models.pretrained import Pretrained
 from beamtree.runs import checkpoints
 from beamtree.runs.folder import CHECKPOINTS, ENVIRONMENT, METRICS, environment, fingerprint, read_settings
 from beamtree.runs.settings import Settings
@@ -118,9 +122,19 @@ def write_or_verify(folder: Path, data: TrainingData, device: str) -> None:
             data.vocabulary.save(path)
     elif Vocabulary.load(path, data.vocabulary.closed) != data.vocabulary:
         raise ValueError(f"{path}: the vocabulary of the data has changed since the run was started: restore the data")
+    if data.parser is not None and not storage.is_run(folder / storage.PARSER):
+        data.parser.save_pretrained(folder / storage.PARSER)
     if isinstance(data.data.tokenizer, HuggingFace):  # others are identified by their names, or cannot be stored
         storage.write_tokenizer(folder, data.data.tokenizer)
     record_data(folder, data, (TRAIN, DEV), device)
+
+
+def stored_parser(settings: Settings, folder: Path, device: torch.device) -> Pretrained | None:
+    """Load the parser of a run: the copy in its folder if there is one, which the original may have outdated."""
+    if settings.data.parser is None:
+        return None
+    copy = folder / storage.PARSER
+    return load_parser(copy if storage.is_run(copy) else settings.data.parser, device)
 
 
 def _identity(config: Config) -> tuple[object, ...]:

@@ -19,9 +19,12 @@ from torch import Tensor
 from beamtree.data import vectors as word_vectors
 from beamtree.data.batching import Batch, Batches, Buckets, Ragged
 from beamtree.data.loading import Data, Roots, load
+from beamtree.data.split import Split
 from beamtree.data.task import DataProgress
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.models.config import Config, make_config
+from beamtree.models.parser import load_parser, with_trees
+from beamtree.models.pretrained import Pretrained
 from beamtree.nn.encoders import needs_trees
 from beamtree.runs.settings import DataSettings, Settings
 
@@ -37,9 +40,14 @@ class TrainingData:
     data: Data
     vocabulary: Vocabulary
     vectors: Float[Tensor, "V D"] | None  # None if word embeddings are learned
+    parser: Pretrained | None  # None: gold trees, or those that the encoder finds
     train: Batches
     dev: Batches
     tests: tuple[str, ...]  # names of splits
+
+    def batches(self, split: str) -> Batches:
+        """The samples of a split, with trees if the encoder needs them."""
+        return _batches(self.data[split], self.vocabulary, self.settings, self.parser)
 
 
 def prepare(
@@ -48,6 +56,7 @@ def prepare(
     progress: DataProgress | None = None,
     notify: Callable[[str], None] = lambda text: None,
     data: Data | None = None,
+    parser: Pretrained | None = None,
 ) -> TrainingData:
     """Load the data that the settings name, or use `data`, and build the vocabulary.
 
@@ -58,6 +67,7 @@ def prepare(
         notify: called with messages: how the data was split, and which test splits are left out because their original
             files are missing.
         data: used instead of the data that the settings name.
+        parser: the model that the setting data.parser names; loaded if it is not given.
     """
     roots = None if roots is None else list(roots)  # iterated more than once
     if data is None:
@@ -71,7 +81,8 @@ def prepare(
             )
     tests = _tests(data, settings.data, notify)
     train = data[TRAIN]
-    trees = needs_trees(settings.encoder.name)
+    if settings.data.parser is not None and parser is None:
+        parser = load_parser(settings.data.parser)
     vectors = matrix = None
     if settings.data.vectors is not None:
         vectors = word_vectors.load(settings.data.vectors, settings.model.dim, frozenset(train.words), roots)
@@ -84,10 +95,21 @@ def prepare(
         data,
         vocabulary,
         matrix,
-        train.batches(vocabulary, trees),
-        data[DEV].batches(vocabulary, trees),
+        parser,
+        _batches(train, vocabulary, settings, parser, progress),
+        _batches(data[DEV], vocabulary, settings, parser, progress),
         tests,
     )
+
+
+def _batches(
+    split: Split,
+    vocabulary: Vocabulary,
+    settings: Settings,
+    parser: Pretrained | None,
+    progress: DataProgress | None = None,
+) -> Batches:
+    return with_trees(split, parser, progress).batches(vocabulary, needs_trees(settings.encoder.name))
 
 
 def _tests(data: Data, settings: DataSettings, notify: Callable[[str], None]) -> tuple[str, ...]:

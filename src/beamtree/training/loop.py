@@ -26,7 +26,15 @@ from beamtree.runs.folder import CHECKPOINTS, fingerprint, read_settings
 from beamtree.runs.settings import Settings, replace
 from beamtree.training.callbacks import Callback
 from beamtree.training.console import TrainingConsole
-from beamtree.training.folder import Status, exclusive, finished_at, record_data, status, write_or_verify
+from beamtree.training.folder import (
+    Status,
+    exclusive,
+    finished_at,
+    record_data,
+    status,
+    stored_parser,
+    write_or_verify,
+)
 from beamtree.training.launch import find_processes, launch, on_first
 from beamtree.training.loading import DEV, TRAIN, TrainingData, prepare
 from beamtree.training.loggers import DEFAULT, check_loggers
@@ -102,7 +110,7 @@ def train(
         with watch(fabric), console.open(), contextlib.ExitStack() as stack:
             if on_first(fabric, lambda: _lock_unfinished(stack, folder, settings)) is Status.FINISHED:
                 return _read_finished(folder, console) if first else {}
-            prepared = _prepare(fabric, settings, roots, console, data)
+            prepared = _prepare(fabric, settings, folder, roots, console, data)
             on_first(fabric, lambda: write_or_verify(folder, prepared, processes.device))
             state = on_first(fabric, lambda: _load_checkpoint(folder, console))
             run = Run(fabric, prepared, folder, console, state)
@@ -186,11 +194,17 @@ def _lock_unfinished(stack: contextlib.ExitStack, folder: Path, settings: Settin
 
 
 def _prepare(
-    fabric: Fabric, settings: Settings, roots: Roots | None, console: TrainingConsole, data: Data | None
+    fabric: Fabric,
+    settings: Settings,
+    folder: Path,
+    roots: Roots | None,
+    console: TrainingConsole,
+    data: Data | None,
 ) -> TrainingData:
     """Load the data. The first process of each node goes first, so the others find the data in the cache."""
     with fabric.rank_zero_first(local=True):
-        prepared = prepare(settings, roots, console.show, console.print, data)
+        parser = stored_parser(settings, folder, fabric.device)
+        prepared = prepare(settings, roots, console.show, console.print, data, parser)
     console.clear()
     if fabric.world_size > 1:
         fingerprints = fingerprint(prepared.data, (TRAIN, DEV))
@@ -235,8 +249,7 @@ def _finish(run: Run) -> dict[str, Any]:
     storage.write_weights(run.folder, model)
 
     def scored(split: str) -> dict[str, Any]:
-        batches = data.data[split].batches(data.vocabulary, model.needs_trees)
-        scores = score(model, batches, device, console, split)
+        scores = score(model, data.batches(split), device, console, split)
         return {
             "correct": int(scores.hit.sum()),
             "count": len(scores.hit),

@@ -31,6 +31,7 @@ import torch
 import yaml
 
 from beamtree.data.loading import TASKS, training_options
+from beamtree.models.storage import is_run
 from beamtree.nn.encoders import encoder as make_encoder
 from beamtree.nn.encoders import encoders as existing
 from beamtree.runs.settings import Settings, cut, replace, shortened
@@ -203,7 +204,7 @@ def _completed(settings: Settings) -> Settings:
     elif not os.path.exists(data.task):
         raise ValueError(f"data.task: {unknown('task', cut(data.task), TASKS)}, or the path of your own data")
     options = training_options(data.task, data.options)
-    settings = replace(settings, data=replace(data, options=options, tests=tests))
+    settings = replace(settings, data=replace(data, options=options, tests=tests, parser=_located_run(data.parser)))
     if "dim" in encoder.options:
         raise ValueError("encoder.options has no dim: the width of words and states is model.dim")
     with torch.device("meta"):  # allocates no memory and samples no random numbers
@@ -252,6 +253,8 @@ def _read(recipe: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
     for data in _data_sections(document):
         if "task" in data:
             data["task"] = _located(data["task"], path.parent)
+        if "parser" in data:
+            data["parser"] = _located_run(data["parser"], path.parent)
     if "like" in document:
         like = document.pop("like")
         if _is_path(like):
@@ -309,6 +312,17 @@ def _located(task: Any, folder: Path | None = None) -> Any:
     return task
 
 
+def _located_run(name: Any, folder: Path | None = None) -> Any:
+    """The absolute path of a run's folder. Any other name, as of a shipped model, is returned unchanged."""
+    if not isinstance(name, str) or not name:
+        return name
+    path = os.path.expanduser(name)
+    for place in (path, path if folder is None else os.path.join(folder, path)):
+        if is_run(place):
+            return os.path.abspath(place)
+    return name
+
+
 def _with_task(document: Mapping[str, Any], task: Any) -> dict[str, Any]:
     """Replace the task of a recipe or of its sections, without the data settings of the first task."""
     data, known = document["data"], TASKS.get(task) if isinstance(task, str) else None
@@ -316,7 +330,7 @@ def _with_task(document: Mapping[str, Any], task: Any) -> dict[str, Any]:
     if task == before or (before is None and known is None):
         return {**document, "data": {**data, "task": task}}
     learned = {} if known is not None and known.words is None else {"vectors": None}
-    changed = {**document, "data": {**data, "task": task, "options": {}, "tests": [], **learned}}
+    changed = {**document, "data": {**data, "task": task, "options": {}, "tests": [], "parser": None, **learned}}
     if "encoders" in document:
         changed["encoders"] = {
             name: {key: value for key, value in (overrides or {}).items() if key != "data"}
