@@ -1,0 +1,65 @@
+"""Training along the trees of another model: its folder can be used, moved and resumed without that model."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beamtree.data import load
+from beamtree.evaluation import evaluate
+from beamtree.models import pretrained, storage
+from beamtree.runs import checkpoints
+from beamtree.runs.settings import EncoderSettings
+from beamtree.training import train
+from training.toy_runs import outcome, toy_settings, write_data
+
+
+GOLD_TREE = EncoderSettings(name="gold-tree-grc", options={"dropout": 0.1})
+
+
+class Stop(BaseException):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BEAMTREE_CACHE", str(tmp_path / "cache"))
+
+
+def begin(tmp_path: Path, name: str, **changes: Any) -> Path:
+    settings = toy_settings(tmp_path / "data", **changes)
+    train(settings, tmp_path / name, device="cpu", progress=False, checkpoint_steps=1, loggers=())
+    return tmp_path / name
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_a_run_along_the_trees_of_another(tmp_path: Path, pairs: bool) -> None:
+    write_data(tmp_path / "data", pairs=pairs)
+    parser = begin(tmp_path, "parser")
+    along = {"encoder": GOLD_TREE, "data__parser": str(parser)}  # in this order: others need no parser
+    whole = begin(tmp_path, "whole", **along)
+
+    save, count = checkpoints.save, 0
+
+    def stopping(path: Path, state: dict[str, Any]) -> None:
+        nonlocal count
+        save(path, state)
+        count += 1
+        if count == 6:
+            raise Stop
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoints, "save", stopping)
+        with pytest.raises(Stop):
+            begin(tmp_path, "stopped", **along)
+    expected = pretrained.load(parser)
+    shutil.rmtree(parser)
+    shutil.rmtree(tmp_path / "cache")  # with the trees
+    assert outcome(begin(tmp_path, "stopped", **along)) == outcome(whole)
+
+    model = pretrained.load(shutil.move(tmp_path / "stopped", tmp_path / "moved"))
+    texts = ["a b c a", "c"]
+    assert [each[0].tree for each in model.parse_all(texts)] == [each[0].tree for each in expected.parse_all(texts)]
+    found = evaluate(model, load(tmp_path / "data", tokenizer="spaces")["test"])
+    assert found.accuracy == storage.read_results(whole)["splits"]["test"]["accuracy"]
