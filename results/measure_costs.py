@@ -15,7 +15,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ from beamtree.utils.devices import device_name
 RESULTS = Path(__file__).parent
 WARM_UP = 1 / 3  # of the time
 MIN_STEPS = 3
+MISSING = "–"  # a value that was not measured
 
 
 class Row(NamedTuple):
@@ -124,21 +125,28 @@ def usual_epochs(recipe: str) -> float | None:
 
 
 def table() -> str:
-    lines = ["| row | runs missing | step | epoch | peak | epochs | hours for one run |", "|---|" + "---:|" * 6]
+    """The rows of the paper's tables that lack runs, and the cost of a run. Columns without values are left out."""
+    cells = [("row", "runs missing", "epochs", "step", "epoch", "peak", "hours for one run")]
     for row in rows():
         path = RESULTS / "costs" / f"{row.name}.json"
-        if not path.exists():
-            continue
-        found = json.loads(path.read_text())
-        if "error" in found:
-            lines.append(f"| `{row.name}` | {row.missing} | {found['error']} | | | | |")
-            continue
+        found = json.loads(path.read_text()) if path.exists() else {}
         epochs = usual_epochs(row.run.recipe)
-        cells = [f"{found['step_ms']:.0f} ms", f"{found['epoch_seconds']:,.0f} s"]
-        cells.append(f"{found['peak_mib']:,} MiB" if "peak_mib" in found else "–")
-        cells += [f"{epochs:.0f}", f"{epochs * found['epoch_seconds'] / 3600:.1f}"] if epochs else ["–", "–"]
-        lines.append(f"| `{row.name}` | {row.missing} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        usual = f"{epochs:.0f}" if epochs else MISSING
+        cells.append((f"`{row.name}`", str(row.missing), usual, *_costs(found, epochs)))
+    columns = [column for column in zip(*cells, strict=True) if any(cell != MISSING for cell in column[1:])]
+    header, *lines = (f"| {' | '.join(row)} |" for row in zip(*columns, strict=True))
+    return "\n".join([header, "|---|" + "---:|" * (len(columns) - 1), *lines])
+
+
+def _costs(found: Mapping[str, Any], epochs: float | None) -> list[str]:
+    """Step, epoch, peak and hours of a row."""
+    if "error" in found:
+        return [found["error"], *3 * [MISSING]]
+    step = f"{found['step_ms']:.0f} ms" if found else MISSING
+    epoch = f"{found['epoch_seconds']:,.0f} s" if found else MISSING
+    peak = f"{found['peak_mib']:,} MiB" if "peak_mib" in found else MISSING
+    hours = f"{epochs * found['epoch_seconds'] / 3600:.1f}" if found and epochs else MISSING
+    return [step, epoch, peak, hours]
 
 
 def main() -> None:

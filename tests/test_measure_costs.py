@@ -52,7 +52,8 @@ def test_an_epoch_takes_its_steps(results, tmp_path, monkeypatch):
     assert costs.measure(costs.RUNS[0], 60, "cpu")["error"] == "the training ended within 60 seconds"
 
 
-def test_the_table_has_the_hours_of_a_run_with_the_usual_epochs(results):
+def test_the_table_has_the_hours_of_a_run_with_the_usual_epochs(results, monkeypatch):
+    monkeypatch.setattr(costs, "RUNS", [*costs.RUNS, queue.Run("toy", "crvnn", 0)])
     finish(results, "toy/bt-grc-seed0", 20)
     finish(results, "toy/bt-grc-seed1", 40)
     for name, found in {
@@ -63,8 +64,22 @@ def test_the_table_has_the_hours_of_a_run_with_the_usual_epochs(results):
         path = results / "costs" / f"{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(found))
-    assert costs.table().splitlines()[2:] == [
-        "| `toy/bt-grc` | 1 | 120 ms | 60 s | 1,234 MiB | 30 | 0.5 |",
-        "| `toy/recurrent-grc` | 1 | out of memory | | | | |",
-        "| `other/bt-grc-small` | 1 | 2 ms | 3 s | – | – | – |",
+    assert costs.table().splitlines() == [
+        "| row | runs missing | epochs | step | epoch | peak | hours for one run |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+        "| `toy/bt-grc` | 1 | 30 | 120 ms | 60 s | 1,234 MiB | 0.5 |",
+        "| `toy/recurrent-grc` | 1 | 30 | out of memory | – | – | – |",
+        "| `other/bt-grc-small` | 1 | – | 2 ms | 3 s | – | – |",
+        "| `toy/crvnn` | 1 | 30 | – | – | – | – |",
+    ]
+
+
+def test_columns_without_values_are_left_out(results):
+    finish(results, "toy/bt-grc-seed0", 20)
+    assert costs.table().splitlines() == [
+        "| row | runs missing | epochs |",
+        "|---|---:|---:|",
+        "| `toy/bt-grc` | 2 | 20 |",
+        "| `toy/recurrent-grc` | 1 | 20 |",
+        "| `other/bt-grc-small` | 1 | – |",
     ]

@@ -14,7 +14,6 @@ from beamtree.runs.settings import EncoderSettings
 from beamtree.training import train
 from training.toy_runs import outcome, toy_settings, write_data
 
-
 GOLD_TREE = EncoderSettings(name="gold-tree-grc", options={"dropout": 0.1})
 
 

@@ -327,7 +327,7 @@ def cache_command(
         return
     table = make_table("data", "splits", "size", "folder", left=("data", "splits", "folder"))
     for entry in found:
-        splits = ", ".join((entry.parameters or {}).get("splits", ["damaged"]))
+        splits = "damaged" if entry.parameters is None else ", ".join(entry.parameters.get("splits", ["–"]))
         table.add_row(entry.name, splits, memory(entry.bytes), entry.path.name)
     typer.echo(f"{cache.cache_folder()}: {memory(sum(entry.bytes for entry in found))}")
     if found:
