@@ -4,9 +4,10 @@
     python results/run_queue.py --slots 2 --recipe listops-tiny    # a trial on a CPU
 
 Runs start in the order of `RUNS`, or of the patterns of `--only`; those of the slowest encoders, `HEAVY`, start after
-all others have ended. Each is a separate process, `beamtree train`, with the folder OUT/RECIPE/NAME and a log beside
-it. At the deadline, runs in progress receive SIGINT, write a checkpoint and exit. Rerun the command to continue:
-finished runs are skipped, stopped runs resume from their last checkpoint.
+all others have ended, and a run along the trees of another one when that is finished. Each is a separate process,
+`beamtree train`, with the folder OUT/RECIPE/NAME and a log beside it. At the deadline, runs in progress receive SIGINT,
+write a checkpoint and exit. Rerun the command to continue: finished runs are skipped, stopped runs resume from their
+last checkpoint.
 
 `--collect results` copies the small files of finished runs (settings, environment, metrics, results) to
 results/RECIPE/NAME, and skips runs that are there already. `--pack FOLDER` writes what is needed to resume the runs, or
@@ -46,6 +47,7 @@ class Run:
     seed: int
     changes: tuple[str, ...] = ()  # to the recipe, as for `beamtree train --set`
     variant: str = ""  # name of the changes, part of the name of the folder
+    parser: "Run | None" = None  # the run whose trees it is trained along
 
     def folder(self, out: Path) -> Path:
         return out / self.recipe / "-".join(filter(None, (self.encoder, self.variant, f"seed{self.seed}")))
@@ -57,6 +59,9 @@ class Run:
     @property
     def is_heavy(self) -> bool:
         return self.encoder in HEAVY
+
+    def is_ready(self, out: Path) -> bool:
+        return self.parser is None or self.parser.is_finished(out)
 
     def matches(self, pattern: str) -> bool:
         return fnmatch.fnmatch(str(self.folder(Path())), pattern)
@@ -71,6 +76,8 @@ class Run:
         command = [sys.executable, "-m", "beamtree", "train", self.recipe, f"--encoder={self.encoder}"]
         command += [f"--seed={self.seed}", f"--out={self.folder(out)}"]
         command += [f"--set={change}" for change in self.all_changes]
+        if self.parser is not None:
+            command += [f"--set=data.parser={self.parser.folder(out)}"]
         self.log(out).parent.mkdir(parents=True, exist_ok=True)
         with open(self.log(out), "ab") as log:
             # In a new session, so Ctrl-C reaches the process only through `stop`, and not from the terminal too.
@@ -126,12 +133,15 @@ RUNS = [
         for seed in range(5)
     ),
 ]
-# Noise along the trees of a model that was trained without it.
-RUNS += [
-    Run("listops", "gold-tree-grc", seed, ("data.parser=listops-bt-grc", *noise), f"parsed{name}")
-    for noise, name in ((("encoder.options.state_noise=0.5",), "-noise50"), ((), ""))
-    for seed in range(5)
-]
+# Noise along the trees of a model that was trained without it: of the shipped one, and of one with the same seed.
+NOISE_50 = ("encoder.options.state_noise=0.5",)
+for noise, name in ((NOISE_50, "-noise50"), ((), "")):
+    along = ("data.parser=listops-bt-grc", *noise)
+    RUNS += [Run("listops", "gold-tree-grc", seed, along, f"parsed{name}") for seed in range(5)]
+for seed in range(5):
+    for parser in ("ebt-grc", "bsrp-grc"):
+        variant = f"parsed-{parser}-noise50"
+        RUNS.append(Run("listops", "gold-tree-grc", seed, NOISE_50, variant, Run("listops", parser, seed)))
 FAST = ("bt-grc", "gold-tree-grc", "ebt-grc", "recurrent-grc", "gumbel-tree-grc", "bt-grc-onesoft")
 DENSE = ("ordered-memory", "crvnn")
 REVIEW_ENCODERS = ("bt-grc", "balanced-tree-grc", "recurrent-grc", "gumbel-tree-grc", "random-tree-grc")
@@ -157,6 +167,12 @@ RUNS += [Run("logic-c", "cyk-grc", seed) for seed in SEEDS]
 RUNS += [Run("listops-dg1", "ndr", 0)]
 
 
+def in_order(runs: Collection[Run]) -> list[Run]:
+    """The runs, heavy ones last, and the parser of a run before it."""
+    needed = dict.fromkeys(each for run in runs for each in (run.parser, run) if each is not None)
+    return sorted(needed, key=lambda run: run.is_heavy)
+
+
 def may_start(run: Run, running: Collection[Run], slots: int, heavy_slots: int) -> bool:
     """Whether a run may start beside these. Heavy runs and others are never mixed."""
     limit = heavy_slots if run.is_heavy else slots
@@ -168,7 +184,7 @@ def train(
 ) -> bool:
     """Train the runs that are not finished, several at a time. Returns whether none of them failed."""
     began = time.monotonic()
-    waiting = sorted((run for run in runs if not run.is_finished(out)), key=lambda run: run.is_heavy)
+    waiting = [run for run in in_order(runs) if not run.is_finished(out)]
     running: dict[Run, subprocess.Popen[bytes]] = {}
     failed = 0
 
@@ -180,8 +196,11 @@ def train(
 
     try:
         while (left := began + deadline - time.monotonic()) > 0:
-            while waiting and may_start(waiting[0], running, slots, heavy_slots) and left > reserve:
-                run = waiting.pop(0)
+            while left > reserve and (ready := [run for run in waiting if run.is_ready(out)]):
+                run = ready[0]
+                if not may_start(run, running, slots, heavy_slots):
+                    break
+                waiting.remove(run)
                 running[run] = run.start(out)
                 report(run, "started")
             if not running:
@@ -198,7 +217,7 @@ def train(
         for run in running:
             add_commit(run.folder(out), commit)
             report(run, "stopped")
-    return not failed
+    return not failed and all(run.is_ready(out) for run in waiting)
 
 
 def stop(processes: Collection["subprocess.Popen[bytes]"]) -> None:
@@ -227,6 +246,10 @@ def collect(runs: list[Run], out: Path, target: Path) -> None:
             run.folder(target).mkdir(parents=True, exist_ok=True)
             for name in SMALL_FILES:
                 shutil.copy(run.folder(out) / name, run.folder(target))
+            if run.parser is not None:  # the path has no meaning elsewhere
+                config = run.folder(target) / "config.yaml"
+                parser = run.parser.folder(Path())
+                config.write_text(config.read_text().replace(str(run.parser.folder(out.resolve())), str(parser)))
 
 
 def pack(runs: list[Run], out: Path, target: Path, limit: float) -> None:
@@ -238,6 +261,7 @@ def pack(runs: list[Run], out: Path, target: Path, limit: float) -> None:
     folders = [run.folder(out) for run in runs]
     finished = [run.folder(out) for run in runs if run.is_finished(out)]
     paths = [folder / name for folder in folders for name in (*SMALL_FILES, "vocab.json")]
+    paths += [path for folder in folders for path in sorted(folder.glob("parser/*"))]
     paths += [folder / "model.safetensors" for folder in finished]
     for folder in folders:
         if folder not in finished:

@@ -111,6 +111,41 @@ def test_heavy_runs_wait_until_all_others_have_ended(tmp_path, monkeypatch):
     assert len(begun) == 4, "none is started with less time left than is reserved"
 
 
+def test_a_run_along_the_trees_of_another_waits_for_it(tmp_path, monkeypatch):
+    """Each run is a process that only writes its results, except those of bsrp-grc, which fail."""
+    begun = []
+
+    def start(run, out):
+        begun.append((run.encoder, run.seed))
+        run.folder(out).mkdir(parents=True)
+        if run.encoder != "bsrp-grc":
+            (run.folder(out) / "results.json").write_text("{}")
+        return subprocess.Popen(["true"])
+
+    monkeypatch.setattr(queue.Run, "start", start)
+    monkeypatch.setattr(queue, "POLL", 0.01)
+    parsers = [queue.Run("listops", "ebt-grc", seed) for seed in range(2)]
+    runs = [queue.Run("listops", "gold-tree-grc", parser.seed, (), "parsed", parser) for parser in parsers]
+    settings = {"slots": 1, "heavy_slots": 1, "deadline": 100.0, "reserve": 60.0, "commit": ""}
+    assert queue.train([*runs, queue.Run("listops", "bt-grc", 0)], tmp_path, **settings)
+    names = [("ebt-grc", 0), ("gold-tree-grc", 0), ("ebt-grc", 1), ("gold-tree-grc", 1), ("bt-grc", 0)]
+    assert begun == names
+    failing = queue.Run("listops", "gold-tree-grc", 2, (), "parsed", queue.Run("listops", "bsrp-grc", 2))
+    assert not queue.train([failing], tmp_path, **settings)
+    assert begun == [*names, ("bsrp-grc", 2)]
+
+
+def test_the_parser_of_a_run_is_named_without_the_folder_of_the_runs(tmp_path):
+    parser = queue.Run("listops", "ebt-grc", 3)
+    run = queue.Run("listops", "gold-tree-grc", 3, (), "parsed", parser)
+    run.folder(tmp_path).mkdir(parents=True)
+    for name in queue.SMALL_FILES:
+        (run.folder(tmp_path) / name).write_text(f"data:\n  parser: {parser.folder(tmp_path)}\n")
+    queue.collect([run], tmp_path, tmp_path / "results")
+    found = (run.folder(tmp_path / "results") / "config.yaml").read_text()
+    assert found == "data:\n  parser: listops/ebt-grc-seed3\n"
+
+
 def test_a_pattern_that_no_run_matches_is_a_mistake(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["run_queue.py", "--only", "logic-c/*", "listop/*"])
     with pytest.raises(SystemExit):

@@ -166,7 +166,10 @@ def test_the_files_of_a_run_are_those_of_the_page(tmp_path):
     folder = tmp_path / "run"
     train(settings, folder, data=samples, device="cpu", loggers=["csv"], progress=False)
     [files] = documented_keys("A run")
-    assert {path.name for path in folder.iterdir()} == {name.rstrip("/") for name in files} - {"tokenizer.json", "parser"}
+    assert {path.name for path in folder.iterdir()} == {name.rstrip("/") for name in files} - {
+        "tokenizer.json",
+        "parser",
+    }
     config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     assert set(config) - set(Settings.model_fields) == documented_keys("config.yaml")[0]
     for name in ("metrics.jsonl", "results.json", "environment.json"):

@@ -52,6 +52,14 @@ def test_the_model_index_has_the_accuracy_of_each_split():
     assert found == {"near-iid": 0.75, "900-1000": 0.617}
 
 
+def test_a_parser_is_mentioned_without_its_path():
+    along = config(**{"encoder.name": "gold-tree-grc", "encoder.options": {}, "data.parser": "/somewhere/else"})
+    card = make_card(along, RESULTS, "owner/model")
+    assert "along the trees of another model, in the folder `parser`" in card.text
+    assert "/somewhere" not in card.text
+    assert "parser" not in make_card(config(), RESULTS, "owner/model").text
+
+
 @pytest.mark.parametrize("results", [None, {"splits": {}}])
 def test_without_results_there_is_no_model_index(results):
     card = make_card(config(), results, "owner/model")

@@ -49,6 +49,8 @@ def make_card(config: Config, results: dict[str, Any] | None, name: str) -> Mode
         "`config.yaml` contains all settings.\n\n"
         f"```\nbeamtree train {document.get('recipe')} --encoder {config.encoder} --seed {document.get('seed')}\n```",
     ]
+    if config.parser is not None:
+        sections.append("## Trees\n\nThe encoder composes along the trees of another model, in the folder `parser`.")
     if splits:
         rows = [f"| {split} | {100 * each['accuracy']:.2f} | {each['count']:,} |" for split, each in splits.items()]
         sections.append("\n".join(("## Results\n", "| split | accuracy, % | samples |", "|---|---|---|", *rows)))
