@@ -1,9 +1,15 @@
 """Write the tables of `docs/results.md` and `docs/arguments.md` from the files of the runs: `make results`.
 
 The text between `<!-- runs: FOLDER -->` and `<!-- end -->` is the output of `beamtree report FOLDER` without its
-heading, that after `<!-- probe -->` the table of `probe_cells.py`, those after `<!-- variants -->` and `<!-- noise -->`
-the tables of `compare_variants.py`, that after `<!-- lists -->` the table of `measure_lists.py`, and that after
-`<!-- costs -->` the table of `measure_costs.py`. All figures come from files in results/.
+heading. The other tables are those of the scripts in this folder:
+
+    probe              probe_cells.py
+    variants, noise    compare_variants.py
+    seeds              compare_seeds.py
+    lists              measure_lists.py
+    costs              measure_costs.py
+
+All figures come from files in results/.
 """
 
 import json
@@ -11,6 +17,7 @@ import re
 import statistics
 from pathlib import Path
 
+import compare_seeds
 import compare_variants
 import measure_costs
 import measure_lists
@@ -21,7 +28,7 @@ from beamtree.evaluation import report
 ROOT = Path(__file__).parents[1]
 PAGE, ARGUMENTS = ROOT / "docs/results.md", ROOT / "docs/arguments.md"
 ORIGINAL = "near-iid-original.json"
-BLOCK = re.compile(r"(<!-- (runs: \S+|probe|variants|noise|lists|costs) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (runs: \S+|probe|variants|noise|seeds|lists|costs) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def with_tables(page: str) -> str:
@@ -35,6 +42,7 @@ def tables(source: str) -> str:
         "probe": probe_cells.table,
         "variants": compare_variants.table,
         "noise": compare_variants.noise_table,
+        "seeds": compare_seeds.table,
         "lists": measure_lists.table,
         "costs": measure_costs.table,
     }

@@ -10,8 +10,9 @@ from beamtree.trees.drawing.scene import Dot
 from result_scripts import script
 
 ROOT = Path(__file__).parents[1]
-script("charts")  # which others import, as the six after it
+script("charts")  # which others import, as the seven after it
 script("run_queue")
+script("compare_seeds")
 script("compare_variants")
 script("measure_lists")
 script("measure_costs")
