@@ -17,7 +17,7 @@ from torch import nn
 import beamtree
 from beamtree.data import TASKS, Vocabulary
 from beamtree.models import hub as models_hub
-from beamtree.models import pretrained, storage
+from beamtree.models import inference, pretrained, storage
 from beamtree.models.build import build
 from beamtree.models.config import make_config
 from beamtree.models.pretrained import Parse, Pretrained, load, shipped
@@ -121,7 +121,7 @@ def test_predictions_do_not_depend_on_the_batch_and_keep_their_order(monkeypatch
     digits = "[SM 1 2 3 4 ] "
     texts = ["5", digits * 20, EXPRESSION, digits, "7", "[MAX 1 2 ]", digits * 7]
     alone = [model.predict([text])[0] for text in texts]
-    monkeypatch.setattr(pretrained, "_MAX_TOKENS_SQUARED", 30_000)
+    monkeypatch.setattr(inference, "_MAX_TOKENS_SQUARED", 30_000)
     shapes = []
     model.model.encoder.register_forward_hook(lambda module, inputs, output: shapes.append(inputs[0].shape[:2]))
     together = model.predict(texts)

@@ -57,11 +57,11 @@ def analyse_command(
     import torch
 
     from beamtree.evaluation import trees as analysis
-    from beamtree.models import pretrained
+    from beamtree.models import inference, pretrained
 
     trained = {name: pretrained.load(name, place) for name in dict.fromkeys(models)}
     first = next(iter(trained.values()))
-    run = partial(analysis.analyse, trained, limit=limit, seed=seed, max_samples=batch_size or pretrained.MAX_SAMPLES)
+    run = partial(analysis.analyse, trained, limit=limit, seed=seed, max_samples=batch_size or inference.MAX_SAMPLES)
     found: dict[str, analysis.Analysis] = {}
     totals: dict[str, int] = {}
     interrupted = False

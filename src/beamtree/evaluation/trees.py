@@ -19,7 +19,8 @@ import numpy as np
 from beamtree.data.split import Split
 from beamtree.evaluation import EvaluationProgress
 from beamtree.evaluation.constituents import ConstituentAccuracy
-from beamtree.models.pretrained import MAX_SAMPLES, Pretrained
+from beamtree.models.inference import MAX_SAMPLES
+from beamtree.models.pretrained import Pretrained
 from beamtree.models.readings import LabelledTree
 from beamtree.trees.baselines import BASELINES
 from beamtree.trees.bracketing import Bracketing

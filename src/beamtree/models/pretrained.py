@@ -24,7 +24,7 @@ from huggingface_hub import ModelCard, ModelHubMixin
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from beamtree.data.batching import Batch, Batches, Buckets, Ragged
+from beamtree.data.batching import Batch
 from beamtree.data.loading import TASKS
 from beamtree.data.tokenizers import Tokenizer
 from beamtree.data.vocabulary import Vocabulary
@@ -34,7 +34,9 @@ from beamtree.models.card import make_card
 from beamtree.models.config import Config
 from beamtree.models.heads import Model
 from beamtree.models.hub import download, hub_errors
-from beamtree.models.parser import best_trees, load_parser
+from beamtree.models.inference import MAX_SAMPLES, map_batches
+from beamtree.models.inputs import TextOrPair, TokenizedSides, TreesOf, as_list, given_trees, sides_of, tokenize
+from beamtree.models.parser import load_parser
 from beamtree.models.readings import (
     Constituent,
     LabelledTree,
@@ -51,18 +53,12 @@ from beamtree.nn.beams import Beams
 from beamtree.trees import Tree
 from beamtree.trees.parses import Node, Parse, Parses
 from beamtree.utils import files
-from beamtree.utils.checks import unknown
 
 __all__ = ["Constituent", "Node", "Parse", "Parses", "Prediction", "Pretrained", "Reading", "load", "shipped"]
 
-S = TypeVar("S")
 T = TypeVar("T")
-TextOrPair = str | tuple[str, str]  # a text, or a pair of texts
 
 _SHIPPED = Path(__file__).parent / "zoo"
-MAX_SAMPLES = 128  # in a batch
-_MAX_TOKENS_SQUARED = 4_000_000  # batch size × longest²: four texts of 1000 tokens
-_SHOWN = 60  # characters of a text in an error message
 
 
 class Pretrained(nn.Module, ModelHubMixin):
@@ -142,7 +138,7 @@ class Pretrained(nn.Module, ModelHubMixin):
                 parses = list(zip(*([next(each) for _ in side] for side in sides), strict=True))
             return [Reading(*parts) for parts in zip(predictions, parses, vectors, strict=True)]
 
-        return self._map_batches(samples, readings, self._gold_trees(samples))
+        return map_batches(self.model, self.vocabulary, samples, readings, self._trees(samples))
 
     def predict(self, texts: Sequence[TextOrPair]) -> list[Prediction]:
         """Predict the label of each text.
@@ -165,7 +161,7 @@ class Pretrained(nn.Module, ModelHubMixin):
         def predictions(indices: list[int], batch: Batch) -> list[Prediction]:
             return self._predictions([samples[index] for index in indices], self.model.read(batch).logits)
 
-        return self._map_batches(samples, predictions, self._gold_trees(samples))
+        return map_batches(self.model, self.vocabulary, samples, predictions, self._trees(samples))
 
     def predict_proba(self, texts: Sequence[TextOrPair]) -> Float[np.ndarray, "S C"]:
         """Predict the probabilities of the labels, under scikit-learn's name.
@@ -207,7 +203,7 @@ class Pretrained(nn.Module, ModelHubMixin):
             >>> [constituent.text for constituent in model.encode(["[MAX 2 9 ]"], spans=True)[0]][-1]
             '[MAX 2 9 ]'
         """
-        samples = [(self._tokens(text),) for text in _as_list(texts)]
+        samples = [(self._tokens(text),) for text in as_list(texts)]
 
         def vectors(indices: list[int], batch: Batch) -> list[Any]:
             encoding = self.model.encode(batch.tokens, batch.lengths, batch.trees)
@@ -217,7 +213,7 @@ class Pretrained(nn.Module, ModelHubMixin):
                 raise self.no_trees()
             return make_constituents(encoding.beams, [samples[index][0] for index in indices])
 
-        found = self._map_batches(samples, vectors, self._gold_trees(samples))
+        found = map_batches(self.model, self.vocabulary, samples, vectors, self._trees(samples))
         if spans:
             return found
         return torch.stack(found) if found else torch.zeros(0, self.config.dim)
@@ -255,7 +251,7 @@ class Pretrained(nn.Module, ModelHubMixin):
         Returns:
             The trees of each text, most probable first.
         """
-        samples = [(self._tokens(text),) for text in _as_list(texts)]
+        samples = [(self._tokens(text),) for text in as_list(texts)]
         return self._map_beams(samples, partial(self._parses, labels=labels))
 
     def parse_tokens(
@@ -313,9 +309,21 @@ class Pretrained(nn.Module, ModelHubMixin):
             ValueError: if it cannot.
         """
         samples = [tuple(self._tokens(side) for side in sides)]
-        trees = self._gold_trees(samples)
+        trees = self._trees(samples)
         if trees is not None:
             trees(0)
+
+    def check_parsing(self) -> None:
+        """Check that the model can parse new texts.
+
+        Raises:
+            ValueError: if its tokenizer is missing, if its encoder builds no trees, or if the encoder needs gold trees
+                that cannot be derived from a text.
+        """
+        word = self.vocabulary.words()[-1] if self.vocabulary.closed else "a"
+        tokenizer_of(self.config, self.vocabulary, self.tokenizer)
+        self._trees([])
+        self.parse_tokens([[word]], gold=[Tree((word,), (0,))])
 
     def no_trees(self) -> ValueError:
         """The error for a request for trees from an encoder that builds none."""
@@ -401,7 +409,7 @@ class Pretrained(nn.Module, ModelHubMixin):
 
     def _map_beams(
         self,
-        samples: Sequence[tuple[Tokenized, ...]],
+        samples: Sequence[TokenizedSides],
         read: Callable[[Beams, Sequence[Tokenized]], list[T]],
         gold: Sequence[Tree] | None = None,
         max_samples: int = MAX_SAMPLES,
@@ -414,8 +422,8 @@ class Pretrained(nn.Module, ModelHubMixin):
                 raise self.no_trees()
             return read(beams, [samples[index][0] for index in indices])
 
-        trees = self._gold_trees(samples) if gold is None else (lambda index: (gold[index],))
-        return self._map_batches(samples, compute, trees, max_samples)
+        trees = self._trees(samples) if gold is None else (lambda index: (gold[index],))
+        return map_batches(self.model, self.vocabulary, samples, compute, trees, max_samples)
 
     def _parses(self, beams: Beams, texts: Sequence[Tokenized], labels: bool) -> list[Parses]:
         found = make_parses(beams, texts)
@@ -424,7 +432,7 @@ class Pretrained(nn.Module, ModelHubMixin):
         task = TASKS.get(self.config.task)
         return label_nodes(found, texts, beams, self.model, self.labels, None if task is None else task.values)
 
-    def _predictions(self, samples: Sequence[tuple[Tokenized, ...]], logits: Float[Tensor, "B L"]) -> list[Prediction]:
+    def _predictions(self, samples: Sequence[TokenizedSides], logits: Float[Tensor, "B L"]) -> list[Prediction]:
         predictions = []
         for sides, row in zip(samples, self.model.probabilities(logits).tolist(), strict=True):
             probabilities = dict(zip(self.labels, row, strict=True))
@@ -432,74 +440,17 @@ class Pretrained(nn.Module, ModelHubMixin):
             predictions.append(Prediction(max(self.labels, key=probabilities.__getitem__), probabilities, (*missing,)))
         return predictions
 
-    def _tokenized(self, texts: Sequence[TextOrPair]) -> list[tuple[Tokenized, ...]]:
+    def _tokenized(self, texts: Sequence[TextOrPair]) -> list[TokenizedSides]:
         """The tokens of each text, or of both sides of each pair."""
-        samples = []
-        for text in _as_list(texts):
-            sides = text if isinstance(text, tuple | list) else (text,)
-            if len(sides) != (2 if self.config.pair else 1) or not all(isinstance(side, str) for side in sides):
-                wanted = (
-                    "pairs of texts: give tuples (text, text)" if self.config.pair else "single texts: give strings"
-                )
-                raise ValueError(f"{_shortened(text)} does not fit: the model takes {wanted}")
-            samples.append(tuple(self._tokens(side) for side in sides))
-        return samples
+        pairs = [sides_of(text, self.config.pair) for text in as_list(texts)]
+        return [tuple(self._tokens(side) for side in sides) for sides in pairs]
 
     def _tokens(self, text: str) -> Tokenized:
-        if not isinstance(text, str):
-            raise ValueError(f"{_shortened(text)} is of type {type(text).__name__}: a text must be a string")
-        found = Tokenized(text, tokenizer_of(self.config, self.vocabulary, self.tokenizer).tokenize(text))
-        if not found.tokens:
-            raise ValueError(f"the text {_shortened(text)} is empty: it has nothing to encode")
-        if self.vocabulary.closed:
-            missing = list(dict.fromkeys(word for word in found.words if word not in self.vocabulary))
-            if missing:
-                known = self.vocabulary.words()[Vocabulary.SEP + 1 :]
-                others = f"; also unknown: {', '.join(map(repr, missing[1:6]))}" if missing[1:] else ""
-                raise ValueError(f"{_shortened(text)}: {unknown('token', missing[0], known)}{others}")
-        return found
+        return tokenize(text, self.config, self.vocabulary, self.tokenizer)
 
-    def _gold_trees(self, samples: Sequence[tuple[Tokenized, ...]]) -> Callable[[int], tuple[Tree, ...]] | None:
-        """A function from a sample's index to its trees, by the parser or the task; None if the encoder needs none."""
-        if not self.model.needs_trees:
-            return None
-        if self.parser is not None:
-            parsed = iter(best_trees(self.parser, [side.words for sides in samples for side in sides]))
-            return [tuple(next(parsed) for _ in sides) for sides in samples].__getitem__
-        task = TASKS.get(self.config.task)
-        if task is None or task.gold is None:
-            name = self.config.encoder
-            raise ValueError(f"{name} needs gold trees, and its task has no rule to derive them from new texts")
-        gold = task.gold
-        return lambda index: tuple(gold(side.words) for side in samples[index])
-
-    def _map_batches(
-        self,
-        samples: Sequence[tuple[Tokenized, ...]],
-        compute: Callable[[list[int], Batch], list[T]],
-        trees: Callable[[int], tuple[Tree, ...]] | None,
-        max_samples: int = MAX_SAMPLES,
-    ) -> list[T]:
-        """Call `compute` for batches of samples of similar length; return the results in the order of the samples."""
-        if not samples:
-            return []
-        first, *second = (
-            Ragged.from_sequences(self.vocabulary.ids(text.words) for text in side)
-            for side in zip(*samples, strict=True)
-        )
-        batches = Batches(first, second=second[0] if second else None, trees=trees)
-        buckets = Buckets(batches.lengths, max_samples, _MAX_TOKENS_SQUARED, bucket_factor=len(samples), shuffle=False)
-        found: dict[int, T] = {}
-        training = self.model.training
-        self.model.eval()
-        try:
-            with torch.inference_mode():
-                for chosen in buckets:
-                    results = compute(chosen.tolist(), batches[chosen].to(self.device))
-                    found.update(zip(chosen.tolist(), results, strict=True))
-        finally:
-            self.model.train(training)
-        return [found[index] for index in range(len(samples))]
+    def _trees(self, samples: Sequence[TokenizedSides]) -> TreesOf | None:
+        """The trees of samples; None if the encoder needs none."""
+        return given_trees(samples, self.config, self.parser) if self.model.needs_trees else None
 
 
 def load(
@@ -544,17 +495,6 @@ def shipped() -> list[str]:
 
 def shipped_folder(name: str) -> Path:
     return _SHIPPED / name
-
-
-def _as_list(texts: Sequence[S]) -> list[S]:
-    if isinstance(texts, str):
-        raise ValueError(f"texts is the string {_shortened(texts)}: it must be a list of texts, such as [text]")
-    return list(texts)
-
-
-def _shortened(text: object) -> str:
-    shown = repr(text)
-    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
 
 
 def _checked_device(device: str | torch.device | None) -> torch.device:

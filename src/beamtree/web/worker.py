@@ -14,7 +14,6 @@ from typing import Any
 from beamtree.models.answers import answers, as_json
 from beamtree.models.pretrained import Pretrained
 from beamtree.models.tokens import tokenizer_of
-from beamtree.trees import Tree
 from beamtree.utils.checks import check_integer
 from beamtree.utils.interrupts import interruptible
 from beamtree.web.errors import Busy, InternalError, RequestError, TooLong, TooSlow
@@ -228,15 +227,9 @@ class Worker:
 
 
 def check_model(name: str, model: Pretrained) -> None:
-    """Raise a `ValueError` if the model cannot answer requests.
-
-    This is the case if it has no tokenizer, builds no trees, or needs gold trees that cannot be derived from a text.
-    """
-    word = model.vocabulary.words()[-1] if model.vocabulary.closed else "a"
+    """Raise a `ValueError` if the model cannot answer requests; see `Pretrained.check_parsing`."""
     try:
-        tokenizer_of(model.config, model.vocabulary, model.tokenizer)
-        model._gold_trees([])
-        model.parse_tokens([[word]], gold=[Tree((word,), (0,))])
+        model.check_parsing()
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
 
