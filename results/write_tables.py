@@ -7,6 +7,7 @@ heading. The other tables are those of the scripts in this folder:
     variants, noise    compare_variants.py
     seeds              compare_seeds.py
     lists              measure_lists.py
+    ensembles          measure_ensembles.py
     costs              measure_costs.py
 
 All figures come from files in results/.
@@ -20,6 +21,7 @@ from pathlib import Path
 import compare_seeds
 import compare_variants
 import measure_costs
+import measure_ensembles
 import measure_lists
 import probe_cells
 
@@ -28,7 +30,16 @@ from beamtree.evaluation import report
 ROOT = Path(__file__).parents[1]
 PAGE, ARGUMENTS = ROOT / "docs/results.md", ROOT / "docs/arguments.md"
 ORIGINAL = "near-iid-original.json"
-BLOCK = re.compile(r"(<!-- (runs: \S+|probe|variants|noise|seeds|lists|costs) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+SCRIPTS = {
+    "probe": probe_cells.table,
+    "variants": compare_variants.table,
+    "noise": compare_variants.noise_table,
+    "seeds": compare_seeds.table,
+    "lists": measure_lists.table,
+    "ensembles": measure_ensembles.table,
+    "costs": measure_costs.table,
+}
+BLOCK = re.compile(rf"(<!-- (runs: \S+|{'|'.join(SCRIPTS)}) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def with_tables(page: str) -> str:
@@ -38,16 +49,8 @@ def with_tables(page: str) -> str:
 
 def tables(source: str) -> str:
     """The tables of the runs in a folder, `runs: FOLDER`, or of a script."""
-    scripts = {
-        "probe": probe_cells.table,
-        "variants": compare_variants.table,
-        "noise": compare_variants.noise_table,
-        "seeds": compare_seeds.table,
-        "lists": measure_lists.table,
-        "costs": measure_costs.table,
-    }
-    if source in scripts:
-        return scripts[source]() + "\n"
+    if source in SCRIPTS:
+        return SCRIPTS[source]() + "\n"
     folder = source.removeprefix("runs: ")
     found = report.find(compare_variants.of_the_paper(ROOT / folder))
     text = report.markdown(report.tables(found.runs, mean=False))

@@ -23,6 +23,7 @@ ENCODERS = (
     *("bt-grc", "bt-lstm", "bt-grc-onesoft", "bt-grc-soft", "ebt-grc", "lstm", "transformer"),
 )
 GENERIC = "text"  # a recipe without data
+MORE_ARGUMENTS = "listops-args"  # a recipe of the study on more arguments, not of a task
 EVERY_RECIPE = pytest.mark.parametrize("recipe", recipes.names())
 
 
@@ -60,7 +61,7 @@ def own(folder: Path, text: str, name: str = "own.yaml") -> str:
 
 
 def test_every_task_has_a_recipe_of_its_name() -> None:
-    assert sorted([*TASKS, GENERIC]) == recipes.names()
+    assert sorted([*TASKS, GENERIC, MORE_ARGUMENTS]) == recipes.names()
     assert all(recipes.load(name).data.task == name for name in TASKS)
 
 
@@ -132,7 +133,20 @@ def test_every_recipe_has_a_line_about_it_and_begins_with_bt_grc(recipe: str, mi
     assert recipes.describe(recipe)
     assert "\n" not in recipes.describe(recipe)
     settings = recipes.load(recipe, task=task_of(recipe, mine))
-    assert recipes.default_encoder(recipe) == settings.encoder.name == "bt-grc"
+    expected = "gold-tree-grc" if recipe == MORE_ARGUMENTS else "bt-grc"
+    assert recipes.default_encoder(recipe) == settings.encoder.name == expected
+
+
+def test_the_recipe_for_more_arguments_changes_one_encoder() -> None:
+    """Noise on states, along the trees of a shipped model; the others are trained as by the recipe listops."""
+    splits = [*recipes.load("listops").data.tests, "args-dev"]
+    for encoder in recipes.encoders(MORE_ARGUMENTS):
+        changes: dict[str, Any] = {} if encoder == "cyk-grc" else {"data.tests": splits}
+        if encoder == "gold-tree-grc":
+            changes |= {"data.parser": "listops-bt-grc", "encoder.options.state_noise": 0.5}
+        expected = recipes.load("listops", encoder, changes=changes).to_dict()
+        assert recipes.load(MORE_ARGUMENTS, encoder).to_dict() == {**expected, "recipe": MORE_ARGUMENTS}
+    assert recipes.load(MORE_ARGUMENTS, task="listops-tiny").data.parser is None
 
 
 # dim; dropout, on word vectors, in a GRC; clip; epochs; patience; selection metric; bucket factor.

@@ -372,7 +372,7 @@ class Pretrained(nn.Module, ModelHubMixin):
         storage.fill(model, weights, folder / storage.WEIGHTS)
         results = storage.read_results(folder) if storage.is_finished(folder) else None
         stored = storage.read_tokenizer(folder) if tokenizer is None else tokenizer
-        parser = None if config.parser is None else load_parser(storage.parser_of(folder))
+        parser = None if config.parser is None else load_parser(_parser_folder(folder, config.parser))
         return cls(config, vocabulary, model, results, stored, parser).to(place).eval()
 
     def push_to_hub(self, repo_id: str, **settings: Any) -> str:
@@ -495,6 +495,12 @@ def shipped() -> list[str]:
 
 def shipped_folder(name: str) -> Path:
     return _SHIPPED / name
+
+
+def _parser_folder(folder: Path, parser: str) -> Path:
+    """The folder of a model's parser: a copy in its own folder, except that shipped models share shipped parsers."""
+    shared = folder.parent == _SHIPPED and parser in shipped()
+    return shipped_folder(parser) if shared else storage.parser_of(folder)
 
 
 def _checked_device(device: str | torch.device | None) -> torch.device:
