@@ -1,5 +1,6 @@
 """Training along the trees of another model: its folder can be used, moved and resumed without that model."""
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from beamtree.models import pretrained, storage
 from beamtree.runs import checkpoints
 from beamtree.runs.settings import EncoderSettings
 from beamtree.training import train
+from beamtree.training.loading import prepare
 from training.toy_runs import outcome, toy_settings, write_data
 
 GOLD_TREE = EncoderSettings(name="gold-tree-grc", options={"dropout": 0.1})
@@ -30,6 +32,14 @@ def begin(tmp_path: Path, name: str, **changes: Any) -> Path:
     settings = toy_settings(tmp_path / "data", **changes)
     train(settings, tmp_path / name, device="cpu", progress=False, checkpoint_steps=1, loggers=())
     return tmp_path / name
+
+
+def rename(folder: Path, words: dict[str, str]) -> None:
+    for path in folder.iterdir():
+        text = path.read_text()
+        for word, other in words.items():
+            text = re.sub(rf"\b{word}\b", other, text)
+        path.write_text(text)
 
 
 @pytest.mark.parametrize("pairs", [False, True])
@@ -62,3 +72,20 @@ def test_a_run_along_the_trees_of_another(tmp_path: Path, pairs: bool) -> None:
     assert [each[0].tree for each in model.parse_all(texts)] == [each[0].tree for each in expected.parse_all(texts)]
     found = evaluate(model, load(tmp_path / "data", tokenizer="spaces")["test"])
     assert found.accuracy == storage.read_results(whole)["splits"]["test"]["accuracy"]
+
+
+def test_a_parser_that_does_not_know_the_words(tmp_path: Path) -> None:
+    write_data(tmp_path / "data")
+    along = {"encoder": GOLD_TREE, "data__parser": str(begin(tmp_path, "parser"))}
+    settings, notes = toy_settings(tmp_path / "data", **along), list[str]()
+    prepare(settings, notify=notes.append)
+    assert notes == []
+
+    rename(tmp_path / "data", {"a": "x"})
+    prepare(settings, notify=notes.append)
+    (note,) = notes
+    assert note.endswith(" % of the words in the training data")
+
+    rename(tmp_path / "data", {"b": "y", "c": "z"})
+    with pytest.raises(ValueError, match=r"does not know 100\.0 % of .*: use a model that was trained on similar texts"):
+        prepare(settings)

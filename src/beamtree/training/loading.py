@@ -83,6 +83,8 @@ def prepare(
     train = data[TRAIN]
     if settings.data.parser is not None and parser is None:
         parser = load_parser(settings.data.parser)
+    if parser is not None:
+        _check_words(parser, settings.data.parser, train, notify)
     vectors = matrix = None
     if settings.data.vectors is not None:
         vectors = word_vectors.load(settings.data.vectors, settings.model.dim, frozenset(train.words), roots)
@@ -100,6 +102,16 @@ def prepare(
         _batches(data[DEV], vocabulary, settings, parser, progress),
         tests,
     )
+
+
+def _check_words(parser: Pretrained, name: str | None, train: Split, notify: Callable[[str], None]) -> None:
+    """Raise if the parser does not know most of the training data's words; notify if it does not know some."""
+    unknown = train.unknown_share(parser.vocabulary)
+    message = f"the parser {name} does not know {100 * unknown:.1f} % of the words in the training data"
+    if unknown > 0.5:
+        raise ValueError(f"{message}: use a model that was trained on similar texts")
+    if unknown:
+        notify(message)
 
 
 def _batches(
