@@ -4,7 +4,8 @@
 
 A row for each variant: its median accuracies and, if it was trained with several seeds, in brackets the p-value of a
 two-sided Mann-Whitney test of its runs against those of BT-GRC; for noise on states, against those of the same encoder
-without noise, in tables of their own. Runs on ListOps-DG have the same test splits, except near-IID.
+without noise, in tables of their own. Runs on ListOps-DG have the same test splits, except near-IID. A last table has
+every run.
 """
 
 import fnmatch
@@ -66,11 +67,27 @@ def noise_table() -> str:
     """Encoders with noise on states, each compared with itself without noise."""
     lines = header()
     for encoder in NOISY:
-        kinds = (*(f"noise{percent}" for percent in NOISES), *(f"rise{percent}" for percent in RISING))
-        variants = [f"listops/{encoder}-{kind}" for kind in kinds]
+        variants = noisy(encoder)
         if any(accuracies(variant) for variant in variants):
             lines += rows(f"listops/{encoder}", variants)
     return "\n".join(lines)
+
+
+def every_run() -> str:
+    """The accuracies of every run, in the order of the seeds."""
+    columns = {split: COMPARED[split] for split in ("args-10", "args-15", "lra")}
+    lines = [f"| variant | {' | '.join(columns.values())} |", "|---" * (1 + len(columns)) + "|"]
+    for name in dict.fromkeys((BASELINE, *VARIANTS, *itertools.chain(*map(noisy, NOISY)))):
+        if own := accuracies(name):
+            cells = (", ".join(f"{value:.2f}" for value in own[split]) for split in columns)
+            lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def noisy(encoder: str) -> list[str]:
+    """The variants of an encoder with noise on states."""
+    kinds = (*(f"noise{percent}" for percent in NOISES), *(f"rise{percent}" for percent in RISING))
+    return [f"listops/{encoder}-{kind}" for kind in kinds]
 
 
 def header() -> list[str]:
@@ -97,4 +114,4 @@ def rows(baseline: str, variants: Sequence[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    print(table(), noise_table(), sep="\n\n")
+    print(table(), noise_table(), every_run(), sep="\n\n")

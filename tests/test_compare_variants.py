@@ -74,6 +74,17 @@ def test_noise_is_compared_with_the_same_encoder(write_runs):
     ]
 
 
+def test_every_run_has_its_accuracies(write_runs):
+    write_runs("listops/bt-grc", 2)
+    write_runs("listops/bt-grc-rise50", 1, lra=0.9)
+    assert compare.every_run().splitlines() == [
+        "| variant | 10 arguments | 15 arguments | LRA |",
+        "|---|---|---|---|",
+        "| `listops/bt-grc` | 0.00, 10.00 | 0.00, 10.00 | 0.00, 10.00 |",
+        "| `listops/bt-grc-rise50` | 0.00 | 0.00 | 90.00 |",
+    ]
+
+
 def test_runs_of_the_study_are_not_among_those_of_the_paper(tmp_path):
     for name in ("bt-grc-seed0", "bt-grc-slice16-seed0", "ebt-grc-all-seed1", "gold-tree-grc-noise50-seed2"):
         (tmp_path / name).mkdir()
