@@ -80,7 +80,7 @@ def test_the_text_says_what_the_model_is_and_how_to_use_it():
     text = make_card(config(), RESULTS, "owner/model").text
     parts = ("the encoder `bt-grc` (dim 128, ", "beam_size 5", "classifies texts as one of no, yes")
     python = ('beamtree.load("owner/model")', 'model.predict(["…"])')
-    for part in (*parts, *python, "beamtree train listops --encoder bt-grc --seed 3"):
+    for part in (*parts, *python, "beamtree train config.yaml --seed 3"):
         assert part in text
     for part in ("| near-iid | 75.00 | 4 |", "| 900-1000 | 61.70 | 2,000 |"):
         assert part in text

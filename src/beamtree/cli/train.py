@@ -40,7 +40,8 @@ def train_command(
         str | None,
         typer.Argument(
             metavar="RECIPE|DATA",
-            help="Name of a recipe (see --list), path of your own recipe (.yaml), or path of your own data.",
+            help="Name of a recipe (see --list), path of your own recipe (.yaml) or of a run's config.yaml, or path of "
+            "your own data.",
             show_default=False,
         ),
     ] = None,

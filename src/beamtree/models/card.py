@@ -46,8 +46,8 @@ def make_card(config: Config, results: dict[str, Any] | None, name: str) -> Mode
         f"which classifies {texts} as one of {', '.join(config.labels)}.",
         f'```python\nimport beamtree\n\nmodel = beamtree.load("{name}")\nmodel.predict([{example}])\n```',
         f"## Training\n\nData: `{config.task}`. Recipe: `{document.get('recipe')}`, seed {document.get('seed')}. "
-        "`config.yaml` contains all settings.\n\n"
-        f"```\nbeamtree train {document.get('recipe')} --encoder {config.encoder} --seed {document.get('seed')}\n```",
+        "`config.yaml` contains all settings; in this folder, the command is\n\n"
+        f"```\nbeamtree train config.yaml --seed {document.get('seed')}\n```",
     ]
     if config.parser is not None:
         sections.append("## Trees\n\nThe encoder composes along the trees of another model, in the folder `parser`.")

@@ -3,6 +3,7 @@
     settings = recipes.load("listops", encoder="bt-grc-onesoft", seed=1, changes={"optimizer.lr": 5e-4})
     recipes.load("text", task="reviews.tsv")     # your own data
     recipes.load("mine.yaml")                    # your own recipe, which may begin with "like: listops"
+    recipes.load("runs/mine/config.yaml")        # the settings of a run
 
 A file has `about`, the default `encoder`, the sections `data`, `model`, `optimizer` and `training` (see `settings`),
 and `encoders`: for each encoder its options and the settings that differ for it. With `like: NAME` a file contains only
@@ -34,6 +35,7 @@ from beamtree.data.loading import TASKS, training_options
 from beamtree.models.storage import is_run
 from beamtree.nn.encoders import encoder as make_encoder
 from beamtree.nn.encoders import encoders as existing
+from beamtree.runs.recipes.configs import as_recipe, is_config
 from beamtree.runs.settings import Settings, cut, replace, shortened
 from beamtree.utils.checks import unknown
 
@@ -158,7 +160,7 @@ def load(
     if sections["data"].get("task", "") is None:
         raise ValueError(f"the recipe {recipe} has no data: give a file, as in 'beamtree train reviews.tsv', or --data")
     merged = {
-        "recipe": Path(recipe).stem if _is_path(recipe) else recipe,
+        "recipe": document.get("recipe") or (Path(recipe).stem if _is_path(recipe) else recipe),
         "seed": seed,
         **sections,
         "encoder": {"name": name, "options": options},
@@ -249,6 +251,8 @@ def _read(recipe: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
     except OSError as error:
         raise ValueError(f"{recipe}: it cannot be read ({error.strerror})") from None
     document = _parsed(text, recipe)
+    if is_config(document):
+        return as_recipe(document, path)
     _check_document(document, recipe)
     for data in _data_sections(document):
         if "task" in data:
@@ -259,7 +263,9 @@ def _read(recipe: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
         like = document.pop("like")
         if _is_path(like):
             like = str(path.parent / like)
-        document = _overridden(_read(like, (*above, recipe)), document)
+        base = _read(like, (*above, recipe))
+        base.pop("recipe", None)
+        document = _overridden(base, document)
     if not above:
         for key in _KEYS[1:]:
             if key not in document:
