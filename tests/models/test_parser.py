@@ -11,7 +11,7 @@ from beamtree.data import TASKS, Sample, Split, Vocabulary
 from beamtree.evaluation import evaluate, evaluate_model
 from beamtree.evaluation.trees import analyse
 from beamtree.models import parser as parsers
-from beamtree.models import storage
+from beamtree.models import pretrained, storage
 from beamtree.models.build import build
 from beamtree.models.config import make_config
 from beamtree.models.parser import best_trees, load_parser, with_trees
@@ -161,6 +161,18 @@ def test_a_folder_without_its_parser_is_incomplete(tmp_path):
     along_trees().save_pretrained(tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / storage.PARSER)
     assert message(load, tmp_path / "run") == f"{tmp_path / 'run'} has no folder parser: the folder is incomplete"
+
+
+def test_shipped_models_share_a_shipped_parser(tmp_path, monkeypatch):
+    monkeypatch.setattr(pretrained, "_SHIPPED", tmp_path)
+    make().save_pretrained(tmp_path / "parser")  # the name of the parser in the settings of `along_trees`
+    model = along_trees()
+    model.save_pretrained(tmp_path / "composer")
+    shutil.rmtree(tmp_path / "composer" / storage.PARSER)
+    found = load("composer")
+    assert found.predict(TEXTS) == model.predict(TEXTS)
+    found.save_pretrained(tmp_path / "elsewhere" / "copy")
+    assert storage.is_run(tmp_path / "elsewhere" / "copy" / storage.PARSER)
 
 
 def test_a_parser_has_no_parser(tmp_path):
