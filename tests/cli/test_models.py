@@ -66,7 +66,7 @@ def test_models_lists_all_there_is_to_load_and_to_train(shipped, encoder_rows):
     encoders = shown[shown.index("encoder  ") : shown.index("recipe  ", shown.index("encoder  "))]
     assert max(map(len, encoders.splitlines())) <= WIDEST
     for name in recipes.names():
-        [line] = [line for line in lines if line[:2] == [name, "bt-grc"]]
+        [line] = [line for line in lines if line[:2] == [name, recipes.default_encoder(name)]]
         assert line[2] == str(len(recipes.encoders(name)))
         assert " ".join(line[3:]) == recipes.describe(name)
 
