@@ -129,14 +129,15 @@ def test_the_progress_of_parsing_is_reported(monkeypatch):
     assert best_trees(make(), split().texts(), lambda *given: reported.append(given)) == best_trees(
         make(), split().texts()
     )
-    assert reported == [("trees", 0, 5), ("trees", 2, 5), ("trees", 4, 5)]
+    assert reported == [("trees", 0, 5), ("trees", 2, 5), ("trees", 4, 5), ("trees", 5, 5)]
 
 
 def test_evaluation_uses_the_parsers_trees():
-    model = along_trees()
+    model, reported = along_trees(), []
+    found = evaluate(model, split(), parser_progress=lambda *given: reported.append(given))
+    assert reported == [("trees", 0, 5), ("trees", 5, 5)]
     batches = with_trees(split(), model.parser).batches(model.vocabulary, trees=True)
     expected = evaluate_model(model.model, batches, device="cpu")
-    found = evaluate(model, split())
     assert found.outcomes.losses.tolist() == pytest.approx(expected.losses.tolist())
 
 

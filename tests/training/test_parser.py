@@ -78,8 +78,10 @@ def test_a_parser_that_does_not_know_the_words(tmp_path: Path) -> None:
     write_data(tmp_path / "data")
     along = {"encoder": GOLD_TREE, "data__parser": str(begin(tmp_path, "parser"))}
     settings, notes = toy_settings(tmp_path / "data", **along), list[str]()
-    prepare(settings, notify=notes.append)
+    data, reported = prepare(settings, notify=notes.append), []
     assert notes == []
+    data.batches("test", lambda *given: reported.append(given))
+    assert reported[-1] == ("trees", len(data.data["test"]), len(data.data["test"]))
 
     rename(tmp_path / "data", {"a": "x"})
     prepare(settings, notify=notes.append)

@@ -108,11 +108,14 @@ def evaluate_command(
         try:
             for split in wanted:
                 if split not in missing:
-                    show = partial(bar, split)
                     samples = data[split]
                     totals[split] = len(samples)
                     found[split] = evaluation.evaluate(
-                        trained, first_samples(samples, limit), max_samples=max_samples, progress=show
+                        trained,
+                        first_samples(samples, limit),
+                        max_samples=max_samples,
+                        progress=partial(bar, split),
+                        parser_progress=bar,
                     )
         except KeyboardInterrupt:
             interrupted = True

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
 from beamtree.data.split import Split
+from beamtree.data.task import DataProgress
 from beamtree.data.tasks.listops.expressions import CLOSE, OPERATORS, TOKENS
 from beamtree.evaluation.scoring import MAX_SAMPLES, EvaluationProgress, Outcomes, evaluate_model
 from beamtree.models.parser import with_trees
@@ -260,6 +261,7 @@ def evaluate(
     split: Split,
     *,
     progress: EvaluationProgress | None = None,
+    parser_progress: DataProgress | None = None,
     budget: int | None = None,
     max_samples: int = MAX_SAMPLES,
 ) -> Evaluation:
@@ -269,6 +271,8 @@ def evaluate(
         pretrained: the model, as `beamtree.load` returns it.
         split: the data, whose labels must be among those of the model.
         progress: called with the number of completed samples and the total.
+        parser_progress: called before, if the model has a parser, with "trees", the number of parsed texts and the
+            total.
         budget: maximum of batch size × longest²; see `evaluate_model`.
         max_samples: maximum batch size.
 
@@ -286,7 +290,7 @@ def evaluate(
         >>> evaluate(beamtree.load("listops-bt-grc"), data["train"]).accuracy
         1.0
     """
-    parsed = with_trees(with_labels(split, pretrained.labels), pretrained.parser)
+    parsed = with_trees(with_labels(split, pretrained.labels), pretrained.parser, parser_progress)
     batches = parsed.batches(pretrained.vocabulary, pretrained.model.needs_trees)
     outcomes = evaluate_model(
         pretrained.model,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from beamtree.models.pretrained import Pretrained
 
 _VERSION = 1  # of how trees are chosen: a new version invalidates the cached trees
-_CHUNK = 4096  # texts that are sorted by length together, between two reports of progress
+_CHUNK = 512  # texts between two calls of `progress`; enough for batches of similar length
 
 
 def load_parser(name: str | os.PathLike[str], device: str | torch.device | None = None) -> "Pretrained":
@@ -71,6 +71,8 @@ def best_trees(
         if progress is not None:
             progress("trees", start, len(sentences))
         found += [parses[0].tree for parses in parser.parse_tokens(sentences[start : start + _CHUNK])]
+    if progress is not None:
+        progress("trees", len(sentences), len(sentences))
     return found
 
 

@@ -45,9 +45,9 @@ class TrainingData:
     dev: Batches
     tests: tuple[str, ...]  # names of splits
 
-    def batches(self, split: str) -> Batches:
-        """The samples of a split, with trees if the encoder needs them."""
-        return _batches(self.data[split], self.vocabulary, self.settings, self.parser)
+    def batches(self, split: str, progress: DataProgress | None = None) -> Batches:
+        """The samples of a split, with trees if the encoder needs them; `progress` is called while they are parsed."""
+        return _batches(self.data[split], self.vocabulary, self.settings, self.parser, progress)
 
 
 def prepare(

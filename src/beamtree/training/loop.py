@@ -249,7 +249,7 @@ def _finish(run: Run) -> dict[str, Any]:
     storage.write_weights(run.folder, model)
 
     def scored(split: str) -> dict[str, Any]:
-        scores = score(model, data.batches(split), device, console, split)
+        scores = score(model, data.batches(split, console.show), device, console, split)
         return {
             "correct": int(scores.hit.sum()),
             "count": len(scores.hit),
