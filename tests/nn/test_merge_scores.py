@@ -86,3 +86,13 @@ def test_any_function_of_two_states_can_score():
     found = merge_scores(encoding.beams, lambda left, right: left.new_zeros(len(left)))
     steps = [-torch.log(torch.tensor(float(size - 1))) for size in range(9, 1, -1)]
     torch.testing.assert_close(found.log_probs[0, 0], torch.stack(steps).double(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [*BEAM_SEARCH, "gumbel-tree-grc"])
+def test_merges_are_scored_without_dropout_and_noise(name):
+    options = {"dropout": 0.5, **({"state_noise": 0.5} if name in ("bt-grc", "ebt-grc") else {})}
+    encoder, encoding = encoded(name, **options)
+    expected, before = encoder.merge_scores(encoding.beams), torch.get_rng_state()
+    found = encoder.train().merge_scores(encoding.beams)
+    torch.testing.assert_close(found, expected, atol=0, rtol=0)
+    assert torch.equal(torch.get_rng_state(), before)

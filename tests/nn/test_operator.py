@@ -126,6 +126,19 @@ def with_subclass():
     return encoder
 
 
+def with_subclass_of_the_same_name():
+    encoder = with_subclass()
+    type(encoder.scorer).__name__ = "Linear"
+    return encoder
+
+
+def with_another_forward():
+    encoder = make("bt-grc")
+    plain = encoder.cell.gates.forward
+    encoder.cell.gates.forward = lambda x: 3 * plain(x)
+    return encoder
+
+
 def partly_in_training():
     encoder = make("bt-grc")
     encoder.cell.eval()
@@ -145,6 +158,8 @@ def unregistered():
         (hooked, "its layers are not plain"),
         (with_own_cell, "its cell is not one of beamtree's"),
         (with_subclass, "its layers are not plain"),
+        (with_subclass_of_the_same_name, "its layers are not plain"),
+        (with_another_forward, "its layers are not plain"),
         (partly_in_training, "some of its layers are in training mode"),
         (unregistered, "its class is not registered"),
         (with_own_topk, "its option 'topk' is a Python object"),

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -128,9 +127,16 @@ class Beams:
         B, K = self.log_probs.shape
         return f"Beams({K} of each of {B} samples, of up to {self.chart.nodes.shape[2] + 1} leaves)"
 
-    @cached_property
+    @property
     def nodes(self) -> Nodes:
         """States and spans of all constituents, for span-level losses and probes."""
+        found: Nodes | None = vars(self).get("_nodes")
+        wants_gradient = torch.is_grad_enabled() and self.chart.store.requires_grad
+        if found is None or (wants_gradient and not found.states.requires_grad):  # they were read under `no_grad`
+            found = vars(self)["_nodes"] = self._gather_nodes()
+        return found
+
+    def _gather_nodes(self) -> Nodes:
         B, K, M = self.chart.nodes.shape
         N = M + 1
         device = self.lengths.device
@@ -143,7 +149,8 @@ class Beams:
         rows = torch.cat((leaf_rows, self.chart.nodes), dim=-1) * mask  # (B, K, 2N−1); row 0 where masked
         states = self.chart.store[:, : self.dim].index_select(0, rows.flatten()).view(B, K, N + M, self.dim)
         spans = torch.cat((leaf_spans, self.chart.spans), dim=2)
-        return Nodes(states * mask.unsqueeze(-1), spans * mask.unsqueeze(-1), mask)
+        absent = ~mask.unsqueeze(-1)
+        return Nodes(states.masked_fill(absent, 0), spans.masked_fill(absent, 0), mask)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

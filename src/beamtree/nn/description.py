@@ -22,7 +22,13 @@ def describe(encoder: nn.Module) -> str:
     kind = type(encoder)
     settings = {name: _setting(encoder, name) for name in inspect.signature(kind).parameters}
     description = json.dumps({"encoder": _name(kind), **settings})
-    if repr(build(description)) != repr(encoder) or any(has_hooks(module) for module in encoder.modules()):
+    built, modules = build(description), list(encoder.modules())
+    same = [type(module) for module in built.modules()] == [type(module) for module in modules]
+    if (
+        not same
+        or repr(built) != repr(encoder)
+        or any(has_hooks(module) or "forward" in vars(module) for module in modules)
+    ):
         raise ValueError("its layers are not plain: hooks, a subclass or a wrapper")
     if len({module.training for module in encoder.modules()}) > 1:
         raise ValueError("some of its layers are in training mode and others are not")

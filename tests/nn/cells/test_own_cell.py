@@ -196,3 +196,15 @@ def test_a_cell_of_ours_is_taken_as_it_is() -> None:
 def test_dropout_is_the_own_cells_matter() -> None:
     with pytest.raises(ValueError, match=r"^dropout is 0\.1 with a cell of your own: it must be 0"):
         beamtree.encoder("bt-grc", dim=3, dropout=0.1, cell=Own(3))
+
+
+class Pair(nn.Module):
+    def forward(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        return left, right
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "gold-tree-grc"])
+@pytest.mark.parametrize(("cell", "found"), [(nn.Bilinear(3, 3, 4), r"shape \(.*, 4\)"), (Pair(), "type tuple")])
+def test_a_result_that_is_no_state_is_refused(name: str, cell: nn.Module, found: str) -> None:
+    with pytest.raises(ValueError, match=rf"^the cell returned a result of {found} for children of shape \(.*, 3\)"):
+        beamtree.encoder(name, dim=3, cell=cell)(torch.randn(2, 5, 3))

@@ -7,6 +7,7 @@ import beamtree
 from beamtree.models.heads import TextClassifier
 from beamtree.nn.encoders import needs_trees
 from beamtree.runs import recipes
+from idioms import REFERENCE
 from support import assert_gradients_are_derivatives
 
 DIM = 8
@@ -159,3 +160,32 @@ def test_a_few_examples_can_be_learned_by_heart(name):
 
 def test_encoders_that_need_trees_are_known():
     assert [name for name in beamtree.encoders() if needs_trees(name)] in ([], ["gold-tree-grc"])
+
+
+@every_encoder
+def test_constituents_have_gradients_also_if_they_were_read_without(name):
+    encoder, (x, lengths) = make(name), inputs(5, 3)
+    encoding = encode(encoder, x, lengths)
+    if encoding.beams is None:
+        return
+    with torch.no_grad():
+        first = encoding.beams.nodes.states
+    assert encoding.beams.nodes.states.requires_grad
+    assert encoding.beams.nodes.states is encoding.beams.nodes.states  # gathered once
+    assert torch.equal(encoding.beams.nodes.states, first)
+
+
+@every_encoder
+def test_samples_that_are_not_finite_do_not_change_others(name):
+    """Their encodings, their constituents, and the gradients of their inputs."""
+    for engine in ("torch", "reference") if name in REFERENCE else (None,):
+        encoder, (x, lengths), found = make(name).eval(), inputs(7, 3, 1, 2), []
+        encoder.engine, spoiled = engine or getattr(encoder, "engine", None), x.clone()
+        spoiled[0, 0] = torch.nan
+        for given in (x, spoiled):
+            encoding = encode(encoder, given.requires_grad_(), lengths)
+            (gradient,) = torch.autograd.grad(encoding.state[1:].sin().sum(), given)
+            states = () if encoding.beams is None else (encoding.beams.nodes.states[1:],)
+            found.append((encoding.state[1:], gradient[1:], *states))
+        for clean, same in zip(*found, strict=True):
+            torch.testing.assert_close(same, clean, atol=1e-10, rtol=1e-10)

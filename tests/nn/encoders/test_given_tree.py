@@ -234,6 +234,7 @@ def test_gold_trees_may_be_brackets():
     [
         (None, r"got no trees: gold-tree-grc needs trees=\[…\]"),
         ("(a b)", r"got one tree: gold-tree-grc needs trees=\[…\]"),
+        (5, r"got 5: gold-tree-grc needs trees=\[…\]"),
         (["((a b) c)"], "got 1 trees for 2 samples"),
         (["((a b) c)", "(a"], r"trees\[1\]: unbalanced brackets"),
         (["((a b) c)", 3], r"trees\[1\] is of type int: it must be a Tree, or brackets"),

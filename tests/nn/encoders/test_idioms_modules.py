@@ -314,6 +314,19 @@ def through_torch_save(encoder):
     return torch.load(file, weights_only=False)
 
 
+@pytest.mark.parametrize("name", [name for name in CELLS if name != "random-tree-grc"])  # which draws its trees
+def test_a_cell_in_eval_mode_drops_nothing(name):
+    without = {"stochastic": False, "memory_dropout": 0.0}
+    known = beamtree.nn.encoders.options(name)
+    encoder = make(name, dropout=0.5, **{option: value for option, value in without.items() if option in known})
+    encoder.cell.eval()
+    if name == "recurrent-grc":
+        encoder.second_cell.eval()
+    x, lengths = inputs()
+    first, second = (encode(name, encoder, x, lengths, seed) for seed in (0, 1))
+    assert torch.equal(first, second)
+
+
 @every_encoder
 def test_a_copy_computes_the_same_and_has_weights_of_its_own(name):
     encoder = make(name)

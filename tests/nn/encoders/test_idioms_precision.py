@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from idioms import every_encoder, inputs, make, options
+from idioms import DIM, OWN_CELLS, every_encoder, inputs, make, options
 
 pytestmark = pytest.mark.usefixtures("shape_checks_off")  # they take a third of the time
 
@@ -85,3 +85,41 @@ def test_autocast_computes_what_full_precision_does(name):
         assert_gradients_are_near(
             *(torch.autograd.grad(out.state.sin().sum(), tuple(encoder.parameters())) for out in (found, truth))
         )
+
+
+class Centred(torch.nn.Module):
+    """A cell with a buffer that each call updates, as that of a batch norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2 * DIM, DIM)
+        self.register_buffer("mean", torch.zeros(DIM))
+
+    def forward(self, left, right):
+        parent = self.layer(torch.cat((left, right), dim=-1))
+        self.mean.lerp_(parent.detach().to(self.mean.dtype).reshape(-1, DIM).mean(0), 0.1)
+        return parent.tanh()
+
+
+@every_dtype
+@pytest.mark.parametrize("name", OWN_CELLS)
+def test_buffers_of_modules_in_half_precision_are_updated(name, dtype):
+    (x, lengths), means = inputs(dtype=dtype), []
+    encoder = make(name, dtype=dtype, cell=Centred(), dropout=0.0)
+    for module in (encoder, copy.deepcopy(encoder).float()):
+        encoding(name, module, x.to(next(module.parameters()).dtype), lengths)
+        means.append(module.cell.module.mean)
+    assert means[0].dtype == dtype
+    assert means[1].any()
+    torch.testing.assert_close(means[0].float(), means[1], atol=NEAR, rtol=NEAR)
+
+
+@every_dtype
+@pytest.mark.parametrize("name", ["bt-grc", "bt-lstm", "ebt-grc", "gumbel-tree-grc", "gumbel-tree-lstm"])
+def test_merges_are_scored_in_float32(name, dtype):
+    encoder, (x, lengths) = make(name, dtype=dtype).eval(), inputs(dtype=dtype)
+    beams = encoding(name, encoder, x, lengths).beams
+    found, truth = encoder.merge_scores(beams), copy.deepcopy(encoder).float().merge_scores(beams)
+    for mine, theirs in zip(found, truth, strict=True):
+        assert mine.dtype == torch.float32
+        torch.testing.assert_close(mine, theirs, atol=NEAR, rtol=NEAR)

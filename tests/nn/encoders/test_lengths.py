@@ -16,7 +16,8 @@ def test_lengths_are_a_tensor_a_list_or_a_mask(name):
     encoder, (x, lengths) = make(name).eval(), inputs()
     truth = encode(name, encoder, x, lengths)
     mask = torch.arange(x.shape[1]) < lengths.unsqueeze(1)
-    for given in (lengths.int(), lengths.tolist(), tuple(lengths.tolist()), mask):
+    numbers = (lengths.int(), lengths.tolist(), tuple(lengths.tolist()), lengths.numpy())
+    for given in (*numbers, mask, mask.tolist(), mask.numpy()):
         torch.testing.assert_close(encode(name, encoder, x, given), truth, atol=0, rtol=0)
 
 
@@ -33,6 +34,8 @@ def test_without_lengths_there_is_no_padding():
         ([2, 4], r"lengths\[1\] is 4: lengths must be between 1 and N = 3"),
         ([2.0, 3.0], "lengths is a tensor of torch.float32"),
         ([3], r"lengths has shape \(1,\): it must be \(2,\)"),
+        ("ab", "lengths is 'ab': it must hold an integer for each sample of x"),
+        ([None, 2], r"lengths is \[None, 2\]: it must hold an integer for each sample of x"),
     ],
 )
 def test_what_are_no_lengths_is_refused(shape_checks_off, lengths, message):

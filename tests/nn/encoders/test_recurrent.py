@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+import beamtree
 from beamtree.nn.encoders.recurrent import Recurrent
 from golden_cases import FILES, Golden
 from support import assert_batch_does_not_matter, assert_gradients_are_derivatives, inputs
@@ -175,3 +176,12 @@ def test_a_second_cell_of_ones_own_starts_with_other_weights():
     first, second = encoder.cell.module.layer.weight, encoder.second_cell.module.layer.weight
     assert first.shape == second.shape
     assert not torch.equal(first, second)
+
+
+def test_a_second_tree_lstm_is_initialised_as_the_first():
+    encoder = Recurrent(dim=6, bidirectional=True, cell=beamtree.TreeLSTM(6))
+    weights = [cell.gates.weight for cell in (encoder.cell, encoder.second_cell)]
+    assert not torch.equal(*weights)
+    for weight in weights:
+        torch.testing.assert_close(weight.T @ weight, torch.eye(12))
+    assert not encoder.second_cell.gates.bias.any()

@@ -115,6 +115,23 @@ def test_onesoft_does_not_have_it():
         make("bt-grc", topk=beamtree.onesoft_topk)
 
 
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        *(("recurrent-grc", {}), ("ordered-memory", {"slots": 3}), ("crvnn", {}), ("cyk-grc", {})),
+        *(("gumbel-tree-grc", {}), ("bt-grc-onesoft", {}), ("bt-grc-soft", {})),
+    ],
+)
+def test_an_encoder_without_the_option_refuses_a_cell_that_has_it(name, others):
+    with pytest.raises(ValueError, match=r"the cell has state_noise 0\.5: it must be 0, this encoder adds no noise"):
+        beamtree.encoder(name, dim=6, cell=beamtree.GRC(6, state_noise=0.5), **others)
+
+
+def test_a_cell_may_bring_it():
+    cell = beamtree.GRC(6, state_noise=0.5)
+    assert beamtree.encoder("bt-grc", dim=6, cell=cell).cell is cell
+
+
 def test_it_is_part_of_the_description():
     encoder = make("bt-grc").eval()
     x, lengths = inputs([5, 3])

@@ -104,3 +104,45 @@ def test_mixtures_that_the_search_would_ignore_are_refused(name, mixture, engine
     encoder = make(name, topk=lambda scores, k: mixture(scores, k), engine=engine).train(training)
     with pytest.raises(ValueError, match=r"returned mixture weights, .*'bt-grc-onesoft' and 'bt-grc-soft' mix beams$"):
         encoder(*inputs([5, 4]))
+
+
+def too_few(scores, k):
+    return beamtree.plain_topk(scores, max(k - 1, 1))
+
+
+def plain_tuple(scores, k):
+    return tuple(beamtree.plain_topk(scores, k))
+
+
+def absent(scores, k):
+    """The entries with the lowest scores, of which absent ones have the lowest."""
+    return beamtree.TopK(*(-scores).topk(k), ())
+
+
+@pytest.mark.parametrize("engine", ["torch", "reference"])
+@pytest.mark.parametrize(
+    ("operator", "message"),
+    [
+        (too_few, r"returned indices of shape \(2, 3, 2\): it must return a TopK with indices of shape \(2, 3, 3\)"),
+        (plain_tuple, r"returned a tuple: it must return a TopK with indices of shape \(2, 3, 3\)"),
+        (absent, "chose an entry with a score of −inf, which is absent, and left others"),
+    ],
+)
+def test_what_a_users_operator_returns_is_checked(operator, message, engine):
+    with pytest.raises(ValueError, match=f"^the top-k operator {message}"):
+        make("bt-grc", topk=operator, engine=engine)(*inputs([5, 3]))
+
+
+@pytest.mark.parametrize("engine", ["torch", "reference"])
+def test_a_users_operator_may_modify_its_scores(engine):
+    def modifying(scores, k):
+        found = beamtree.plain_topk(scores, k)
+        scores.zero_()
+        return found
+
+    def plain(scores, k):
+        return beamtree.plain_topk(scores, k)
+
+    found, truth = (make("bt-grc", topk=topk, engine=engine)(*inputs([6, 4])) for topk in (modifying, plain))
+    assert found.beams.trees() == truth.beams.trees()
+    torch.testing.assert_close(found.state, truth.state)

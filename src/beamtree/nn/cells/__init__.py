@@ -25,7 +25,7 @@ CELLS: dict[str, type[Cell]] = {"grc": GRC, "lstm": TreeLSTM}
 
 
 def make_cell(
-    cell: str | nn.Module, dim: int, dropout: float, state_dim: int | None = None, state_noise: float = 0.0
+    cell: str | nn.Module, dim: int, dropout: float, state_dim: int | None = None, state_noise: float | None = None
 ) -> Cell:
     """Create a cell by its name, or wrap a user's own.
 
@@ -34,7 +34,8 @@ def make_cell(
         dim: width D of inputs and encodings.
         dropout: dropout rate inside the cell; it must be 0 for your own module.
         state_dim: the width of states that the encoder needs; None: any.
-        state_noise: standard deviation of the noise that is added to new states during training; only for "grc".
+        state_noise: standard deviation of the noise that is added to new states during training; only for "grc". None:
+            the encoder has no noise, and a cell with noise is refused.
 
     Returns:
         The cell.
@@ -55,7 +56,7 @@ def make_cell(
     return made
 
 
-def _make_cell(cell: str | nn.Module, dim: int, dropout: float, state_noise: float) -> Cell:
+def _make_cell(cell: str | nn.Module, dim: int, dropout: float, state_noise: float | None) -> Cell:
     if state_noise:
         if cell != "grc":
             raise ValueError(f"state_noise is {state_noise}: it must be 0 with another cell than 'grc'")
@@ -65,6 +66,8 @@ def _make_cell(cell: str | nn.Module, dim: int, dropout: float, state_noise: flo
             raise ValueError(f"the cell has dim {cell.dim} and the encoder {dim}: they must be equal")
         if dropout:
             raise ValueError(f"dropout is {dropout} with a cell of your own: give the rate to the cell instead")
+        if cell.state_noise and state_noise is None:
+            raise ValueError(f"the cell has state_noise {cell.state_noise}: it must be 0, this encoder adds no noise")
         return cell
     if isinstance(cell, nn.Module):
         if dropout:

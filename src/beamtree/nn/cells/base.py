@@ -197,7 +197,14 @@ class OwnCell(Cell):
         right: Float[Tensor, "*nodes state"],
         mask: Float[Tensor, "*nodes mask"] | None = None,
     ) -> Float[Tensor, "*nodes state"]:
-        return self.module(left, right)
+        parent = self.module(left, right)
+        if not isinstance(parent, Tensor) or parent.shape != left.shape:
+            found = f"shape {tuple(parent.shape)}" if isinstance(parent, Tensor) else f"type {type(parent).__name__}"
+            raise ValueError(
+                f"the cell returned a result of {found} for children of shape {tuple(left.shape)}: parents must have "
+                "the shape of a child; a cell with wider states needs the attribute state_dim"
+            )
+        return parent
 
 
 class ModuleCell:

@@ -7,10 +7,11 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import pad
@@ -20,10 +21,14 @@ from beamtree.nn.cells import Cell
 from beamtree.nn.description import describe
 from beamtree.nn.encoders.inputs import check_inputs
 from beamtree.nn.engine.chart import Chart
+from beamtree.nn.engine.dispatch import Engine, HasLeaves, select
 from beamtree.nn.engine.dropout import NodeDropout
 from beamtree.nn.engine.scorers import AnyScorer
 from beamtree.nn.merge_scores import MergeScores, merge_scores
 from beamtree.utils.checks import check_flag, check_integer
+
+T = TypeVar("T")
+R = TypeVar("R", bound=HasLeaves)
 
 # Names in the published code → ours, for models that hold leaf transform and cell themselves.
 OFFICIAL_CELL = {
@@ -77,6 +82,8 @@ class Encoder(nn.Module):
 
     OPTIONS: ClassVar[tuple[str, ...]]  # names of the constructor's arguments
 
+    engine: str  # its option of this name, if it has one
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.OPTIONS = tuple(inspect.signature(cls.__init__).parameters)[1:]
@@ -113,8 +120,8 @@ class Encoder(nn.Module):
 
         Args:
             x: input vectors (B, N, D), right padded.
-            lengths: length of each sample, from 1 to N, as a tensor or a list; a boolean mask (B, N) of the vectors
-                that are not padding; or None if there is no padding.
+            lengths: length of each sample, from 1 to N, or a boolean mask (B, N) of the vectors that are not padding;
+                either as a tensor, a list or a NumPy array. None: there is no padding.
             generator: source of noise and dropout; by default PyTorch's global generator.
 
         Returns:
@@ -145,17 +152,35 @@ class Encoder(nn.Module):
         lengths: Int[Tensor, "B"],
         *given: Any,
     ) -> Encoding:
-        """Check the inputs and encode them. A module in half precision computes in float32."""
+        """Check the inputs and encode them."""
         x, lengths = self.checked(x, lengths)
-        dtype = next(self.parameters()).dtype
-        if dtype not in (torch.bfloat16, torch.float16):
+        if not self._is_half():
             return encode(x, lengths, *given)
+        found = self._in_float32(encode, x.float(), lengths, *given)
+        return Encoding(found.state.to(x.dtype), found.beams)
+
+    def _is_half(self) -> bool:
+        return next(self.parameters()).dtype in (torch.bfloat16, torch.float16)
+
+    def _in_float32(self, function: Callable[..., T], *given: Any) -> T:
+        """Call a function that uses the tensors of this encoder. A module in half precision computes in float32."""
+        if not self._is_half():
+            return function(*given)
+        weight = next(self.parameters())
         tensors = {f"encoder.{name}": tensor for name, tensor in (*self.named_parameters(), *self.named_buffers())}
         whole = {name: tensor.float() for name, tensor in tensors.items() if tensor.is_floating_point()}
-        products = torch.autocast(x.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
+        products = torch.autocast(weight.device.type, torch.bfloat16, enabled=weight.dtype == torch.bfloat16)
         with _swapping, products:
-            found: Encoding = functional_call(_Encode(self, encode), whole, (x.float(), lengths, *given))
-        return Encoding(found.state.to(dtype), found.beams)
+            found: T = functional_call(_Call(self, function), whole, given)
+        with torch.no_grad():
+            for name, buffer in self.named_buffers():  # which the call may have modified in-place
+                if buffer.is_floating_point() and buffer.dtype != torch.float32:
+                    buffer.copy_(whole[f"encoder.{name}"])
+        return found
+
+    def _engine(self, engines: Sequence[Engine[R]], request: R) -> Engine[R]:
+        """The engine that runs a request of this encoder."""
+        return select(engines, request, self.engine, self.parameters())
 
     def _description(self) -> str:
         """The description by `beamtree.nn.description.describe`, or "" if the encoder has none."""
@@ -182,7 +207,7 @@ class Encoder(nn.Module):
         return self.OFFICIAL
 
     def merge_scores(self, beams: Beams) -> MergeScores | None:
-        """Recompute how the merges of the beams were scored.
+        """Recompute how the merges of the beams were scored, without dropout and noise.
 
         Args:
             beams: the beams of an encoding by this encoder.
@@ -208,21 +233,29 @@ class Encoder(nn.Module):
         raise NotImplementedError
 
 
-class _Encode(nn.Module):
-    """Calls a method of an encoder, for `functional_call`."""
+class _Call(nn.Module):
+    """Calls a function that uses an encoder, for `functional_call`."""
 
-    def __init__(self, encoder: Encoder, encode: Callable[..., Encoding]) -> None:
+    def __init__(self, encoder: Encoder, function: Callable[..., Any]) -> None:
         super().__init__()
-        self.encoder, self.encode = encoder, encode
+        self.encoder, self.function = encoder, function
 
-    def forward(self, *given: Any) -> Encoding:
-        return self.encode(*given)
+    def forward(self, *given: Any) -> Any:
+        return self.function(*given)
 
 
 _swapping = threading.RLock()  # `functional_call` swaps a module's tensors during a call
 
 
-Lengths = Int[Tensor, "B"] | Bool[Tensor, "B N"] | Sequence[int] | None  # of the samples of a batch
+Lengths = (  # of the samples of a batch
+    Int[Tensor, "B"]
+    | Bool[Tensor, "B N"]
+    | Integer[np.ndarray, "B"]
+    | Bool[np.ndarray, "B N"]
+    | Sequence[int]
+    | Sequence[Sequence[bool]]
+    | None
+)
 
 
 def as_lengths(x: Tensor, lengths: Lengths) -> Tensor:
@@ -232,7 +265,10 @@ def as_lengths(x: Tensor, lengths: Lengths) -> Tensor:
     if lengths is None:
         return torch.full((len(x),), x.shape[1], device=x.device)
     if not isinstance(lengths, Tensor):
-        return torch.as_tensor(lengths, device=x.device)
+        try:
+            lengths = torch.as_tensor(lengths, device=x.device)
+        except (TypeError, ValueError, RuntimeError):
+            raise ValueError(f"lengths is {lengths!r}: it must hold an integer for each sample of x") from None
     if lengths.dtype != torch.bool:
         return lengths
     if lengths.shape != x.shape[:2]:
@@ -274,10 +310,13 @@ def surround(
 
 
 def neighbour_scores(beams: Beams, cell: Cell, scorer: AnyScorer) -> MergeScores:
-    """How a scorer of parents, or of children, scored the merges of the beams."""
+    """How a scorer of parents, or of children, scored the merges of the beams, without dropout and noise."""
 
     def of_pairs(left: Float[Tensor, "n S"], right: Float[Tensor, "n S"]) -> Float[Tensor, "n"]:
-        return scorer.logits(torch.stack((left, right), dim=1) if scorer.reads_children else cell(left, right))
+        if scorer.reads_children:
+            return scorer.logits(torch.stack((left, right), dim=1))
+        kept = left.new_ones(len(left), cell.mask_dim) if cell.mask_dim else None  # without it, a cell draws a mask
+        return scorer.logits(cell(left, right, kept))
 
     return merge_scores(beams, of_pairs)
 
@@ -297,5 +336,6 @@ def average(chart: Chart, log_probs: Float[Tensor, "B K"], lengths: Int[Tensor, 
     last = (lengths - 1).view(B, 1, 1).expand(B, K, 1)
     rows = torch.cat((leaf, chart.nodes), dim=2).gather(2, last)  # (B, K, 1)
     roots = chart.store.index_select(0, rows.flatten()).view(B, K, -1)[..., :dim]  # (B, K, D)
+    roots = roots.masked_fill(log_probs.detach().isneginf().unsqueeze(-1), 0)  # absent beams refer to any row
     state = (log_probs.exp().unsqueeze(-1) * roots).sum(1)  # (B, D)
     return Encoding(state, Beams(log_probs, chart, lengths, dim))

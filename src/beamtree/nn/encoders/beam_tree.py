@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from beamtree.nn.beams import Beams, Encoding
 from beamtree.nn.cells import GRC, Cell, TreeLSTM, function_of, make_cell
 from beamtree.nn.encoders.base import Cost, Encoder, average, best_first, in_full, neighbour_scores, node_dropout
-from beamtree.nn.engine import encode
+from beamtree.nn.engine import BEAM
 from beamtree.nn.engine.chart import Chart
 from beamtree.nn.engine.dispatch import check_engine
 from beamtree.nn.engine.request import Duplicates, Mix, Request
@@ -128,7 +128,7 @@ class BeamTree(Encoder):
         vars(self).update(implied)
         if state_noise and self.mix is not None:
             raise ValueError(f"state_noise is {state_noise}: it must be 0 with OneSoft, whose states are mixtures")
-        self.cell = make_cell(cell, dim, dropout, state_noise=state_noise)
+        self.cell = make_cell(cell, dim, dropout, state_noise=state_noise if self.mix is None else None)
         self.leaf = self.cell.leaf()
         self.slice, self.scorer = slice, nn.Linear(width, 1)
 
@@ -172,7 +172,8 @@ class BeamTree(Encoder):
         return self.mix if self.training else None
 
     def _search(self, request: Request) -> Chart:
-        return encode(request, self.engine)
+        chart: Chart = self._engine(BEAM, request)(request)
+        return chart
 
     def _finish(self, chart: Chart, lengths: Int[Tensor, "B"]) -> Encoding:
         """Sort the beams by score and average their roots."""
@@ -180,7 +181,7 @@ class BeamTree(Encoder):
         return average(chart, chart.scores.log_softmax(1), lengths, self.dim)
 
     def merge_scores(self, beams: Beams) -> MergeScores:
-        return neighbour_scores(beams, self.cell, self._scorer())
+        return self._in_float32(lambda: neighbour_scores(beams, self.cell, self._scorer()))
 
     def extra_repr(self) -> str:
         names = ("beam_size", "stochastic", "engine", "mix", *(("slice",) if self.slice is not None else ()))

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from beamtree.nn.beams import Encoding
 from beamtree.nn.cells import function_of, make_cell
 from beamtree.nn.encoders.base import OFFICIAL_CELL, Cost, Encoder, average, in_full, node_dropout
-from beamtree.nn.engine.dispatch import check_engine, select
+from beamtree.nn.engine.dispatch import check_engine
 from beamtree.nn.engine.functional import linear_of
 from beamtree.nn.engine.shift_reduce import SHIFT_REDUCE, Decision, ParserRequest
 from beamtree.utils.checks import check_deviation, check_integer, check_rate
@@ -100,7 +100,7 @@ class BSRP(Encoder):
         request = ParserRequest(
             leaves, lengths, function_of(self.cell), None, self.beam_size, dropout=dropout, decision=decision
         )
-        chart = select(SHIFT_REDUCE, request, self.engine)(request)  # best first
+        chart = self._engine(SHIFT_REDUCE, request)(request)  # best first
         return average(chart, chart.scores.log_softmax(1), lengths, self.dim)
 
     def extra_repr(self) -> str:

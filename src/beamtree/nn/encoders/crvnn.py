@@ -36,7 +36,7 @@ from beamtree.nn.beams import Beams, Encoding
 from beamtree.nn.cells import function_of, make_cell
 from beamtree.nn.encoders.base import OFFICIAL_CELL, Cost, Encoder, in_full, inside, node_dropout, surround
 from beamtree.nn.encoders.boundaries import close, one_beam
-from beamtree.nn.engine.dispatch import check_engine, select
+from beamtree.nn.engine.dispatch import check_engine
 from beamtree.nn.engine.functional import linear_of
 from beamtree.nn.engine.loops.continuous import CONTINUOUS, ContinuousLoop, ContinuousRequest, Positions
 from beamtree.utils.checks import check_choice, check_flag, check_rate
@@ -124,7 +124,7 @@ class CRvNN(Encoder):
             self.floor == "official",
         )
         request = ContinuousRequest(start, absorbable, lengths, loop, dropout, self.halt, self.recompute)
-        positions = select(CONTINUOUS, request, self.engine)(request)
+        positions = self._engine(CONTINUOUS, request)(request)
         last = lengths.view(B, 1, 1).expand(B, 1, D)
         state = positions.states.gather(1, last).squeeze(1)  # (B, D)
         return Encoding(state, make_beam(leaves, positions, lengths))

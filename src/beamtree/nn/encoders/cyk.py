@@ -24,7 +24,7 @@ from beamtree.nn.cells.adjoint import batch_size
 from beamtree.nn.encoders.base import OFFICIAL_CELL, Cost, Encoder, average, in_full, node_dropout
 from beamtree.nn.engine.chart import Chart
 from beamtree.nn.engine.cyk import SPANS, SpanRequest, Spans, SplitMixer
-from beamtree.nn.engine.dispatch import check_engine, select
+from beamtree.nn.engine.dispatch import check_engine
 from beamtree.nn.engine.scorers import scorer_of
 from beamtree.trees import Tree
 from beamtree.utils.checks import check_choice, check_rate
@@ -89,7 +89,7 @@ class CYK(Encoder):
             leaves = nn.functional.pad(leaves, (0, 1), value=1)  # (B, N, D+1)
         mixer = SplitMixer(function_of(self.cell), scorer_of(self.scorer, self.dim), self.masks == "official")
         request = SpanRequest(mixer, spans, leaves.flatten(0, 1), dropout)
-        store, best = select(SPANS, request, self.engine)(request)
+        store, best = self._engine(SPANS, request)(request)
         chart = chart_of_splits(store, spans, best)
         return average(chart, chart.scores, lengths, self.dim)
 

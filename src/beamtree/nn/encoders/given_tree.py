@@ -12,7 +12,7 @@ is the state of the root. The encoders differ in where the tree comes from:
     gold       given by the user
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 import torch
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from beamtree.nn.beams import Encoding
 from beamtree.nn.cells import function_of, make_cell
 from beamtree.nn.encoders.base import Cost, Encoder, Lengths, average, in_full, node_dropout
-from beamtree.nn.engine.dispatch import check_engine, select
+from beamtree.nn.engine.dispatch import check_engine
 from beamtree.nn.engine.forest import TREES, TreeRequest
 from beamtree.nn.engine.merges import Merges, from_times, from_trees
 from beamtree.trees import Tree
@@ -86,7 +86,7 @@ class GivenTree(Encoder):
         leaves = in_full(self.leaf(x))  # (B, N, D)
         dropout = node_dropout(self.cell, leaves, generator)
         request = TreeRequest(leaves, lengths, merges, function_of(self.cell), dropout)
-        chart = select(TREES, request, self.engine)(request)
+        chart = self._engine(TREES, request)(request)
         return average(chart, chart.scores, lengths.to(x.device), self.dim)
 
     def extra_repr(self) -> str:
@@ -191,11 +191,12 @@ class GoldTree(GivenTree):
         return self.compose(x, lengths, from_trees(_checked(trees, lengths.tolist()), x.shape[1]), generator)
 
 
-def _checked(trees: Sequence[Tree | str] | None, lengths: list[int]) -> list[Tree]:
+def _checked(trees: Iterable[Tree | str] | None, lengths: list[int]) -> list[Tree]:
     """Validate that there is one tree of the right size for each sample, and parse brackets."""
-    if trees is None or isinstance(trees, (str, Tree)):
-        given = "no trees" if trees is None else "one tree"
+    if trees is None or isinstance(trees, (str, Tree)) or not isinstance(trees, Iterable):
+        given = "no trees" if trees is None else "one tree" if isinstance(trees, (str, Tree)) else repr(trees)
         raise ValueError(f"got {given}: gold-tree-grc needs trees=[…], a Tree or brackets for each of its samples")
+    trees = list(trees)
     if len(trees) != len(lengths):
         raise ValueError(f"got {len(trees)} trees for {len(lengths)} samples: each sample needs one")
     checked = []

@@ -26,7 +26,7 @@ from beamtree.nn.encoders import beam_tree
 from beamtree.nn.encoders.base import Cost, Encoder, average, best_first, in_full, neighbour_scores, node_dropout
 from beamtree.nn.engine import SAMPLES
 from beamtree.nn.engine.chart import Chart
-from beamtree.nn.engine.dispatch import check_engine, select
+from beamtree.nn.engine.dispatch import check_engine
 from beamtree.nn.engine.scorers import scorer_of
 from beamtree.nn.engine.straight_through.replay import Samples
 from beamtree.nn.merge_scores import MergeScores
@@ -120,7 +120,7 @@ class GumbelTree(Encoder):
             dropout=dropout,
             generator=generator,
         )
-        return self._finish(select(SAMPLES, request, self.engine)(request), lengths)
+        return self._finish(self._engine(SAMPLES, request)(request), lengths)
 
     def _finish(self, chart: Chart, lengths: Int[Tensor, "B"]) -> Encoding:
         """Sort the samples by probability and average their roots.
@@ -133,7 +133,7 @@ class GumbelTree(Encoder):
         return average(chart, scores.log_softmax(1), lengths, self.dim)
 
     def merge_scores(self, beams: Beams) -> MergeScores:
-        return neighbour_scores(beams, self.cell, scorer_of(self.scorer, self.dim))
+        return self._in_float32(lambda: neighbour_scores(beams, self.cell, scorer_of(self.scorer, self.dim)))
 
     def extra_repr(self) -> str:
         return f"samples={self.samples}, stochastic={self.stochastic}, weighted={self.weighted}, engine={self.engine!r}"

@@ -31,7 +31,7 @@ from beamtree.nn.beams import Beams, Encoding
 from beamtree.nn.cells import GRC, function_of, make_cell
 from beamtree.nn.encoders.base import Cost, Encoder, in_full
 from beamtree.nn.encoders.boundaries import close, one_beam
-from beamtree.nn.engine.dispatch import check_engine, select
+from beamtree.nn.engine.dispatch import check_engine
 from beamtree.nn.engine.functional import linear_of, normed_linear_of
 from beamtree.nn.engine.loops.ordered_memory import MEMORY, Dropouts, MemoryLoop, MemoryRequest
 from beamtree.utils.checks import check_integer, check_rate
@@ -107,12 +107,13 @@ class OrderedMemory(Encoder):
         leaves = self.leaf(x.transpose(0, 1))  # (N, B, D)
         leaves = in_full(self.cell.get_submodule("norm")(leaves) if self.shares_norm else leaves)
         queries = in_full(self.query(self._drop(leaves, generator)))  # (N, B, D)
-        rates = Dropouts(self.memory_dropout, self.memory_dropout, self.cell.dropout)
-        dropouts = rates if self.training and any(rates) else None
+        outside = self.memory_dropout if self.training else 0.0
+        rates = Dropouts(outside, outside, self.cell.dropout if self.cell.training else 0.0)
+        dropouts = rates if any(rates) else None
         layers = normed_linear_of(self.key), linear_of(self.scorer), function_of(self.cell)
         loop = MemoryLoop(*layers, self.slots, self.cell.mask_dim, dropouts)
         request = MemoryRequest(leaves, queries, loop, generator)
-        history, heights = select(MEMORY, request, self.engine)(request)  # (N, slots, B, D), (M, B)
+        history, heights = self._engine(MEMORY, request)(request)  # (N, slots, B, D), (M, B)
         state = history[lengths - 1, -1, torch.arange(len(x), device=x.device)]  # (B, D)
         return Encoding(state, self._beam(leaves.transpose(0, 1), heights.mT, history, lengths))
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from beamtree.nn.beams import Encoding
 from beamtree.nn.cells import Cell, function_of, make_cell
 from beamtree.nn.encoders.base import Cost, Encoder, in_full, node_dropout
-from beamtree.nn.engine.dispatch import check_engine, select
+from beamtree.nn.engine.dispatch import check_engine
 from beamtree.nn.engine.loops.chain import CHAIN, ChainRequest
 from beamtree.utils.checks import check_flag, check_rate
 
@@ -114,7 +114,7 @@ class Recurrent(Encoder):
         B = len(leaves)
         sequence, start = leaves.transpose(0, 1).contiguous(), start.expand(B, -1).to(leaves.dtype)
         request = ChainRequest(sequence, start, function_of(cell), dropout)
-        states = select(CHAIN, request, self.engine)(request)  # (N, B, S)
+        states = self._engine(CHAIN, request)(request)  # (N, B, S)
         return states[lengths - 1, torch.arange(B, device=lengths.device), : self.dim]
 
     def extra_repr(self) -> str:
@@ -125,7 +125,7 @@ def _another(cell: str | nn.Module) -> str | nn.Module:
     """A cell of the same kind. Layers that can be are initialised anew, so that the two do not start equal."""
     other = copy.deepcopy(cell)
     if isinstance(other, nn.Module):
-        for layer in other.modules():
+        for layer in reversed(list(other.modules())):  # a cell after its layers, as it may initialise them itself
             reset = getattr(layer, "reset_parameters", None)
             if callable(reset):
                 reset()

@@ -13,7 +13,7 @@ from torch import nn
 from beamtree.nn.encoders.base import Cost
 from beamtree.nn.encoders.beam_tree import BeamTree
 from beamtree.nn.engine.chart import Chart
-from beamtree.nn.engine.dispatch import check_engine, select
+from beamtree.nn.engine.dispatch import check_engine
 from beamtree.nn.engine.request import Mix, Request
 from beamtree.nn.engine.soft.loop import SOFT, SoftRequest, TransportOptions
 from beamtree.nn.topk.transport import Scaling, check_options
@@ -77,7 +77,7 @@ class SoftBeamTree(BeamTree):
     def _search(self, request: Request) -> Chart:
         operator = TransportOptions(self.epsilon, self.iterations, self.scaling)
         soft = SoftRequest(**{**vars(request), "operator": operator})
-        chart: Chart = select(SOFT, soft, self.engine)(soft)
+        chart: Chart = self._engine(SOFT, soft)(soft)
         return chart
 
     def extra_repr(self) -> str:

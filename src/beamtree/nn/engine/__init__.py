@@ -17,7 +17,7 @@ from beamtree.nn.engine.straight_through import reference as straight_through_re
 from beamtree.nn.engine.straight_through import replay as straight_through
 from beamtree.nn.engine.straight_through.replay import Samples
 
-__all__ = ["BEAM", "ENGINES", "SAMPLES", "EngineError", "encode", "release_memory", "select"]
+__all__ = ["BEAM", "ENGINES", "SAMPLES", "EngineError", "release_memory", "select"]
 
 
 def _why_not_gpu(request: Request) -> str | None:
@@ -49,12 +49,6 @@ SAMPLES: tuple[Engine[Samples], ...] = (
     Engine("torch", straight_through.encode, why_not_twice),
     Engine("reference", straight_through_reference.encode),
 )
-
-
-def encode(request: Request, engine: str = "auto") -> Chart:
-    """Run a beam search on the named engine; "auto" selects the fastest that can run it."""
-    chart: Chart = select(BEAM, request, engine)(request)
-    return chart
 
 
 def release_memory() -> None:

@@ -5,21 +5,23 @@
     triton      fused kernels and CUDA graphs
     auto        the fastest of them that can run the request
 
-Every algorithm has a list of its engines, fastest first.
+Every algorithm has a list of its engines, fastest first. Only the reference engine consists of operations that
+`torch.func` and forward-mode automatic differentiation can transform.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from beamtree.nn.engine.transforms import is_transformed
 from beamtree.utils.checks import check_choice, is_installed
 
-AUTO = "auto"
-ENGINES = ("reference", "torch", "triton")
+AUTO, REFERENCE = "auto", "reference"
+ENGINES = (REFERENCE, "torch", "triton")
 
 
 class EngineError(ValueError):
@@ -74,11 +76,14 @@ class Engine(Generic[R]):
             return self.run(request)
 
 
-def select(engines: Sequence[Engine[R]], request: R, name: str = AUTO) -> Engine[R]:
+def select(engines: Sequence[Engine[R]], request: R, name: str = AUTO, parameters: Iterable[Tensor] = ()) -> Engine[R]:
     """The engine of this name.
 
-    "auto" is the first of the list that can run the request; "triton" only on a CUDA device.
+    "auto" is the first of the list that can run the request; "triton" only on a CUDA device. `parameters` are those of
+    the encoder, if it has any besides the request's leaves.
     """
+    if any(map(is_transformed, (request.leaves, *parameters))):
+        engines = [engine if engine.name == REFERENCE else _refusing(engine) for engine in engines]
     if name == AUTO:
         return _fastest(engines, request)
     for engine in engines:
@@ -88,6 +93,10 @@ def select(engines: Sequence[Engine[R]], request: R, name: str = AUTO) -> Engine
             return engine
     names = ", ".join(engine.name for engine in engines)
     raise EngineError(name, f"the engines here are {names}", _instead(engines, request))
+
+
+def _refusing(engine: Engine[R]) -> Engine[R]:
+    return replace(engine, why_not=lambda request: "torch.func and forward-mode AD cannot transform its operations")
 
 
 def _fastest(engines: Sequence[Engine[R]], request: R) -> Engine[R]:

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from beamtree.nn.engine.transforms import is_wrapped
 from beamtree.utils.checks import is_installed
 
 FACTORS = (0x2545F491, 0x3C6EF373, 0x1B873593, 0x6C62272F)  # of sample, start, middle and end
@@ -84,7 +85,7 @@ class NodeDropout:
 
     def mask(self, left: Int[Tensor, "*nodes 3"], right: Int[Tensor, "*nodes 3"]) -> Float[Tensor, "*nodes width"]:
         """The masks of the nodes that join these spans, and their noise; a span is (sample, start, end)."""
-        if left.device.type == "cpu":
+        if left.device.type == "cpu" and not is_wrapped(left):
             return self._by_numpy(left, right)
         key = self._key(left, right)
         if key.is_cuda and self.dtype == torch.float32 and not self.noise_width and is_installed("triton"):

@@ -28,6 +28,7 @@ from beamtree.nn.engine.dispatch import Engine, why_not_triton
 from beamtree.nn.engine.dropout import NodeDropout
 from beamtree.nn.engine.merges import Merges
 from beamtree.nn.engine.pool import AT_ONCE, take
+from beamtree.nn.engine.transforms import is_wrapped
 from beamtree.nn.function import first_order, save
 
 
@@ -231,8 +232,12 @@ def _on_gpu(request: TreeRequest) -> Chart:
     return trees.encode(request)
 
 
+def _why_not_reference(request: TreeRequest) -> str | None:
+    return "torch.func cannot transform trees, which are prepared on the host" if is_wrapped(request.leaves) else None
+
+
 TREES: tuple[Engine[TreeRequest], ...] = (
     Engine("triton", _on_gpu, _why_not_gpu),
     Engine("torch", encode),
-    Engine("reference", partial(encode, run=compose_by_autograd)),
+    Engine("reference", partial(encode, run=compose_by_autograd), _why_not_reference),
 )

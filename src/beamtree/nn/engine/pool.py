@@ -77,7 +77,8 @@ class Pool:
             pairs = take(self.children, ids)  # (n, 2)
             mask = self._mask(*take(self.spans, pairs).unbind(1))
             left, right = take(self.states, pairs).unbind(1)
-            self.states.index_copy_(0, ids, self.request.cell(left, right, mask))
+            parents = self.request.cell(left, right, mask).to(self.states.dtype)  # a user's cell may follow autocast
+            self.states.index_copy_(0, ids, parents)
 
     def add(self, states: Float[Tensor, "B m S"], spans: Int[Tensor, "B m 3"]) -> Int[Tensor, "B m"]:
         """Append states that are not composed of children."""

@@ -122,13 +122,7 @@ class Request:
         """
         scores = scores.detach()
         if self.topk is not None:
-            chosen = self.topk(scores, k)
-            if getattr(chosen, "weights", None) is not None:
-                raise ValueError(
-                    "the top-k operator returned mixture weights, but this search only selects: the encoders "
-                    "'bt-grc-onesoft' and 'bt-grc-soft' mix beams"
-                )
-            return chosen.indices
+            return checked_choice(self.topk(scores.clone(), k), scores, k)
         if noise is None:
             return rank(scores, k)
         return (scores + noise[..., : scores.shape[-1]]).topk(k).indices  # noise leaves no ties
@@ -140,3 +134,21 @@ class Request:
         here = (columns == (self.lengths - 2).unsqueeze(1)).unsqueeze(1)  # (B, 1, M)
         here = here.view(*here.shape, *(1 for _ in last.shape[3:]))
         return last.where(here, torch.cat((history, last), dim=2)[:, :, : self.candidates])
+
+
+def checked_choice(chosen: object, scores: Float[Tensor, "*batch m"], k: int) -> Int[Tensor, "*batch k"]:
+    """The indices in the result of a user's operator, which need not be what its interface demands."""
+    if getattr(chosen, "weights", None) is not None:
+        raise ValueError(
+            "the top-k operator returned mixture weights, but this search only selects: the encoders 'bt-grc-onesoft' "
+            "and 'bt-grc-soft' mix beams"
+        )
+    indices, wanted = getattr(chosen, "indices", None), (*scores.shape[:-1], k)
+    if not isinstance(indices, Tensor) or indices.shape != wanted:
+        kind = type(chosen).__name__
+        found = f"indices of shape {tuple(indices.shape)}" if isinstance(indices, Tensor) else f"a {kind}"
+        raise ValueError(f"the top-k operator returned {found}: it must return a TopK with indices of shape {wanted}")
+    present = ~scores.isneginf()
+    if (present.gather(-1, indices).sum(-1) < present.sum(-1).clamp(max=k)).any():
+        raise ValueError("the top-k operator chose an entry with a score of −inf, which is absent, and left others")
+    return indices

@@ -44,6 +44,10 @@ class TreeLSTM(Cell):
         super().__init__(dim, dropout)
         self.state_dim, self.mask_dim = 2 * dim, dim
         self.gates = nn.Linear(2 * dim, 5 * dim)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise the weights: W orthogonal, b zero."""
         nn.init.orthogonal_(self.gates.weight)
         nn.init.zeros_(self.gates.bias)
 

@@ -41,7 +41,8 @@ def linear(
     coefficients: Float[Tensor, "B K C"],
 ) -> Float[Tensor, "size"]:
     """The gradient of all logits, given that of the scores and the rows of the candidates on each lineage."""
-    parts = coefficients * gradient.unsqueeze(-1)
+    # Coefficients of absent candidates are 0, and their rows may be those of any sample.
+    parts = (coefficients * gradient.unsqueeze(-1)).masked_fill(coefficients == 0, 0)
     return parts.new_zeros(size).index_add_(0, candidates.flatten(), parts.flatten())
 
 
