@@ -12,6 +12,7 @@ import json
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -37,12 +38,21 @@ def measure(models: Sequence[str], splits: Sequence[str], device: str | None) ->
     for name, model in zip(models, loaded, strict=True):
         if model.labels != loaded[0].labels:
             raise ValueError(f"{name} has other labels than {models[0]}: they cannot be averaged")
-    data = beamtree.data.load(loaded[0].config.task)
+        if _data_of(model) != _data_of(loaded[0]):
+            raise ValueError(f"{name} was trained on other data than {models[0]}: they cannot be compared")
+    task, options = _data_of(loaded[0])
+    data = beamtree.data.load(task, **options)
+    for split in splits:
+        data[split]  # an unknown split is an error before anything is measured
     found = {}
     for split in splits:
         outcomes = [evaluate(model, data[split]).outcomes for model in loaded]
         found[split] = accuracies([each.probabilities for each in outcomes], outcomes[0].labels)
     return found
+
+
+def _data_of(model: beamtree.models.pretrained.Pretrained) -> tuple[str, dict[str, Any]]:
+    return model.config.task, model.config.data_options
 
 
 def table() -> str:
@@ -70,6 +80,8 @@ def main() -> None:
     parser.add_argument("--split", nargs="+", default=["args-dev"], help="default: args-dev")
     parser.add_argument("--device", help="where to run the models (default: cpu)")
     arguments = parser.parse_args()
+    if Path(arguments.name).name != arguments.name:
+        parser.error(f"{arguments.name!r} is a path: give a name")
     try:
         splits = measure(arguments.models, arguments.split, arguments.device)
     except ValueError as error:

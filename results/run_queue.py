@@ -52,6 +52,10 @@ class Run:
     def folder(self, out: Path) -> Path:
         return out / self.recipe / "-".join(filter(None, (self.encoder, self.variant, f"seed{self.seed}")))
 
+    def with_recipe(self, recipe: str) -> "Run":
+        """The same run with another recipe, and its parser too."""
+        return replace(self, recipe=recipe, parser=self.parser and self.parser.with_recipe(recipe))
+
     @property
     def all_changes(self) -> tuple[str, ...]:
         return *self.changes, *MEASURED.get(self.recipe, ())
@@ -247,9 +251,11 @@ def collect(runs: list[Run], out: Path, target: Path) -> None:
             for name in SMALL_FILES:
                 shutil.copy(run.folder(out) / name, run.folder(target))
             if run.parser is not None:  # the path has no meaning elsewhere
-                config = run.folder(target) / "config.yaml"
-                parser = run.parser.folder(Path())
-                config.write_text(config.read_text().replace(str(run.parser.folder(out.resolve())), str(parser)))
+                config, parser = run.folder(target) / "config.yaml", run.parser.folder(Path())
+                text = config.read_text()
+                for place in (out.absolute(), out.resolve()):
+                    text = text.replace(str(run.parser.folder(place)), str(parser))
+                config.write_text(text)
 
 
 def pack(runs: list[Run], out: Path, target: Path, limit: float) -> None:
@@ -310,7 +316,9 @@ def main() -> int:
     for pattern in options.only or ():
         if not any(run.matches(pattern) for run in RUNS):
             parser.error(f"--only: no run matches {pattern!r}; a run is named as {str(RUNS[0].folder(Path()))!r}")
-    runs = [replace(run, recipe=options.recipe or run.recipe) for run in chosen(options.only, options.collect)]
+    runs = chosen(options.only, options.collect)
+    if options.recipe is not None:
+        runs = [run.with_recipe(options.recipe) for run in runs]
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         limits = options.slots, options.heavy_slots, options.deadline, options.reserve

@@ -17,7 +17,7 @@ EXPRESSIONS = ["[MAX 2 9 ]", "[MIN 4 7 ]", "[SM 8 9 ]"]
 def data(monkeypatch):
     """Three expressions, of which the last one has a wrong label."""
     found = beamtree.data.Data.from_samples([text.split() for text in EXPRESSIONS], ["9", "4", "3"], dev=0, test=0)
-    monkeypatch.setattr(beamtree.data, "load", lambda task: found)
+    monkeypatch.setattr(beamtree.data, "load", lambda task, **options: found)
     return found
 
 
@@ -33,6 +33,12 @@ def test_an_ensemble_predicts_what_is_most_probable_on_average():
 def test_models_are_evaluated_on_the_splits(data):
     models = ["listops-bt-grc", "listops-bt-grc-onesoft"]
     assert ensembles.measure(models, ["train"], None) == {"train": {"1": [66.67, 66.67], "2": [66.67]}}
+
+
+def test_an_unknown_split_is_refused_before_any_measurement(data, monkeypatch):
+    monkeypatch.setattr(ensembles, "evaluate", lambda *given: pytest.fail("measured"))
+    with pytest.raises(ValueError, match="unknown split 'tset'"):
+        ensembles.measure(["listops-bt-grc"], ["train", "tset"], None)
 
 
 def test_models_with_other_labels_are_refused(data):

@@ -151,3 +151,9 @@ def test_a_pattern_that_no_run_matches_is_a_mistake(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         queue.main()
     assert "no run matches 'listop/*'; a run is named as 'listops/recurrent-grc-seed0'" in capsys.readouterr().err
+
+
+def test_another_recipe_is_also_that_of_the_parser():
+    run = next(run for run in queue.RUNS if run.parser is not None).with_recipe("listops-tiny")
+    assert (run.recipe, run.parser.recipe) == ("listops-tiny", "listops-tiny")
+    assert queue.RUNS[0].with_recipe("listops-tiny").parser is None

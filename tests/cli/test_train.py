@@ -2,15 +2,18 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from beamtree import cli, training
 from beamtree.models import storage
 from beamtree.models.config import make_config
+from beamtree.models.pretrained import shipped_folder
 from beamtree.runs import folder as runs_folder
 from beamtree.runs import recipes
 from beamtree.runs.folder import read_settings
@@ -204,6 +207,7 @@ def test_the_help_shows_examples_that_are_valid(asked, monkeypatch):
         (["listops", "--device", "gpu"], "unknown device 'gpu' (did you mean 'cuda'?); known: auto, cpu, cuda"),
         (["listops", "--checkpoint-minutes", "-1"], "checkpoint_minutes is -1.0"),
         (["listops", "--out", "data"], "data is not empty, but not a run"),
+        (["shipped"], "shipped is a run: give --resume shipped, or shipped/config.yaml for a run like it"),
         (["--resume", "nowhere"], "there is no such folder"),
         (["--resume", "data"], "is not a run"),
         (["listops", "--resume", "data"], "RECIPE cannot be combined with --resume"),
@@ -214,6 +218,7 @@ def test_the_help_shows_examples_that_are_valid(asked, monkeypatch):
     ],
 )
 def test_a_mistake_is_answered_in_one_line(shape_checks_off, arguments, message):
+    shutil.copytree(shipped_folder("listops-bt-grc"), "shipped")
     result = invoke(*arguments)
     assert result.exit_code == 2
     assert result.stderr.startswith("error: ")
@@ -229,6 +234,10 @@ def test_data_of_ones_own_needs_no_recipe(asked):
     assert (first["settings"].recipe, second["settings"].recipe) == ("text", "listops-tiny")
     assert first["settings"].data.task == second["settings"].data.task == str(Path("reviews.tsv").absolute())
     assert first["folder"] == Path("runs/reviews/bt-grc-seed0")
+    document = {**first["settings"].to_dict(), "labels": ["no", "yes"], "pair": False, "closed_vocabulary": False}
+    Path("config.yaml").write_text(yaml.safe_dump(document))
+    assert invoke("config.yaml").exit_code == 0
+    assert asked[-1]["folder"] == Path("runs/reviews/bt-grc-seed0")
 
 
 def test_more_epochs_continue_a_finished_run(folder):

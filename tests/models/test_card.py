@@ -52,6 +52,13 @@ def test_the_model_index_has_the_accuracy_of_each_split():
     assert found == {"near-iid": 0.75, "900-1000": 0.617}
 
 
+def test_data_of_ones_own_is_named_without_its_path():
+    card = make_card(config(**{"data.task": "/somewhere/else/reviews.tsv"}), RESULTS, "owner/model")
+    assert "somewhere" not in str(card)
+    assert "# bt-grc on reviews.tsv" in card.text
+    assert "beamtree train config.yaml --data FILE --seed 3\n" in card.text
+
+
 def test_a_parser_is_mentioned_without_its_path():
     along = config(**{"encoder.name": "gold-tree-grc", "encoder.options": {}, "data.parser": "/somewhere/else"})
     card = make_card(along, RESULTS, "owner/model")

@@ -1,6 +1,7 @@
 """Models that compose along the trees of another model, the parser: in use, on disk, on the hub, and in evaluation."""
 
 import os
+import re
 import shutil
 from dataclasses import replace
 
@@ -214,4 +215,12 @@ def test_the_path_of_a_parser_is_absolute(tmp_path, monkeypatch):
     recipe.write_text("like: listops\nencoder: gold-tree-grc\ndata: {parser: ../run}\n")
     monkeypatch.chdir("/")
     assert recipes.load(str(recipe)).data.parser == str(tmp_path / "run")
-    assert recipes.load(str(recipe), task="listops-tiny").data.parser is None
+    assert recipes.load(str(recipe), task="listops-tiny").data.parser == str(tmp_path / "run")
+
+
+def test_a_parser_builds_trees_that_are_always_the_same(tmp_path):
+    for name in ("lstm", "random-tree-grc"):
+        make(encoder=name).save_pretrained(tmp_path / name)
+    assert re.search(r"lstm cannot be a parser: lstm builds no trees", message(load_parser, tmp_path / "lstm"))
+    expected = r"random-tree-grc cannot be a parser: the trees of random-tree-grc are others in each call"
+    assert re.search(expected, message(load_parser, tmp_path / "random-tree-grc"))

@@ -108,6 +108,14 @@ def test_loading_runs_no_pickled_code_and_draws_nothing(folder, monkeypatch):
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_results_of_another_model_do_not_stay_in_its_folder(folder, tmp_path):
+    for name in (storage.RESULTS, storage.TOKENIZER):
+        files.write_json(tmp_path / name, {"splits": {}})
+    load(folder).save_pretrained(tmp_path)
+    assert not (tmp_path / storage.RESULTS).exists()
+    assert not (tmp_path / storage.TOKENIZER).exists()
+
+
 def test_results_travel_with_the_model(folder, tmp_path):
     results = {"splits": {"near-iid": {"correct": 3, "count": 4, "accuracy": 0.75, "loss": 0.5}}, "epochs": 2}
     files.write_json(folder / storage.RESULTS, results)

@@ -146,7 +146,7 @@ def test_the_recipe_for_more_arguments_changes_one_encoder() -> None:
             changes |= {"data.parser": "listops-bt-grc", "encoder.options.state_noise": 0.5}
         expected = recipes.load("listops", encoder, changes=changes).to_dict()
         assert recipes.load(MORE_ARGUMENTS, encoder).to_dict() == {**expected, "recipe": MORE_ARGUMENTS}
-    assert recipes.load(MORE_ARGUMENTS, task="listops-tiny").data.parser is None
+    assert recipes.load(MORE_ARGUMENTS, task="listops-tiny").data.parser == "listops-bt-grc"
 
 
 # dim; dropout, on word vectors, in a GRC; clip; epochs; patience; selection metric; bucket factor.

@@ -1,5 +1,6 @@
 """The config.yaml of a run is a recipe with its settings."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,34 @@ def test_the_parser_is_the_copy_in_the_folder(tmp_path: Path) -> None:
     assert recipes.load(config).data.parser == "listops-bt-grc"
     write_run(tmp_path / "run" / PARSER, recipes.load("listops"))
     assert recipes.load(config).data.parser == str(tmp_path / "run" / PARSER)
+
+
+def test_the_parser_keeps_its_name_if_the_copy_is_the_same(tmp_path: Path) -> None:
+    config = write_run(tmp_path / "run", recipes.load("listops", "gold-tree-grc", 0, {"data.parser": "listops-bt-grc"}))
+    shutil.copytree(pretrained.shipped_folder("listops-bt-grc"), tmp_path / "run" / PARSER)
+    assert recipes.load(config).data.parser == "listops-bt-grc"
+
+
+@pytest.mark.parametrize("name", ["/tmp/elsewhere", "a/../../b", ".."])
+def test_the_recipe_of_a_config_is_no_path(tmp_path: Path, name: str) -> None:
+    """Its name is that of the default folder."""
+    config = Path(write_run(tmp_path / "run", recipes.load("listops")))
+    config.write_text(config.read_text().replace("recipe: listops\n", f"recipe: {name}\n"))
+    with pytest.raises(ValueError, match=r"config\.yaml: recipe is .*: it must be a name without a folder"):
+        recipes.load(str(config))
+
+
+def test_other_data_keeps_parser_and_options(tmp_path: Path) -> None:
+    for name in ("one.tsv", "other.tsv"):
+        (tmp_path / name).write_text("good\tyes\nbad\tno\n")
+    changes = {"data.options.tokenizer": "spaces", "data.parser": "listops-bt-grc"}
+    settings = recipes.load("text", "gold-tree-grc", changes=changes, task=str(tmp_path / "one.tsv"))
+    config = write_run(tmp_path / "run", settings)
+    found = recipes.load(config, task=str(tmp_path / "other.tsv")).data
+    assert found == settings.change({"data.task": str(tmp_path / "other.tsv")}).data
+    (tmp_path / "one.tsv").unlink()
+    with pytest.raises(ValueError, match=r"data\.task: .*one\.tsv does not exist: give the data with --data"):
+        recipes.load(config)
 
 
 def test_a_damaged_config_is_named(tmp_path: Path) -> None:

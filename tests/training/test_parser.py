@@ -10,9 +10,10 @@ import pytest
 from beamtree.data import load
 from beamtree.evaluation import evaluate
 from beamtree.models import pretrained, storage
-from beamtree.runs import checkpoints
+from beamtree.runs import checkpoints, recipes
 from beamtree.runs.settings import EncoderSettings
 from beamtree.training import train
+from beamtree.training.folder import Status, status
 from beamtree.training.loading import prepare
 from training.toy_runs import outcome, toy_settings, write_data
 
@@ -91,3 +92,23 @@ def test_a_parser_that_does_not_know_the_words(tmp_path: Path) -> None:
     rename(tmp_path / "data", {"b": "y", "c": "z"})
     with pytest.raises(ValueError, match=r"does not know 100\.0 % of .*: use a model that was trained on"):
         prepare(settings)
+
+
+def test_a_run_goes_on_with_the_same_parser_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_data(tmp_path / "data")
+    parser = begin(tmp_path, "parser")
+    monkeypatch.chdir(tmp_path)
+    run = begin(tmp_path, "run", encoder=GOLD_TREE, data__parser=str(parser))
+    found = toy_settings(tmp_path / "data", encoder=GOLD_TREE, data__parser="elsewhere")
+    assert recipes.load(str(run / storage.CONFIG)).data.parser == str(parser)
+    shutil.copytree(parser, tmp_path / "elsewhere")
+    assert status(run, found) is Status.FINISHED
+    shutil.rmtree(parser)
+    assert status(run, found.change({"data.parser": "parser"})) is Status.FINISHED
+    assert recipes.load(str(run / storage.CONFIG)).data.parser == str(run / storage.PARSER)
+    shutil.rmtree(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=r"holds a run with data\.parser .*, not 'elsewhere'"):
+        status(run, found)
+    begin(tmp_path, "elsewhere", seed=1)
+    with pytest.raises(ValueError, match=r"holds a run with data\.parser .*, not 'elsewhere'"):
+        status(run, found)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from beamtree.models import storage
-from beamtree.training import Run, train
+from beamtree.training import Callback, Run, train
 from beamtree.training.progress import Best, Means
 from training.toy_runs import metrics, toy_settings, write_data
 
@@ -101,6 +101,16 @@ def test_noise_rises_before_an_epoch_is_selected(script, data, tmp_path, monkeyp
     assert deviations == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.6, 0.6, 0.6, 0.6])
     assert (results["best_epoch"], results["epochs"]) == (5, 8)
     assert [line["lr"] for line in metrics(tmp_path / "run")] == pytest.approx([1e-2] * 6 + [5e-3, 2.5e-3])
+
+
+def test_training_that_is_stopped_while_the_noise_rises_has_not_diverged(data, tmp_path):
+    class StopAtOnce(Callback):
+        def on_epoch_end(self, run, metrics):
+            run.should_stop = True
+
+    noise = {"encoder__options": {"state_noise": 0.6}, "training__noise_epochs": 2}
+    with pytest.raises(ValueError, match=r"\Atraining was stopped in epoch 1, .* rises until epoch 2 \(.*\)\Z"):
+        train(toy_settings(data, **noise), tmp_path / "run", device="cpu", progress=False, callbacks=[StopAtOnce()])
 
 
 def test_training_that_diverges_keeps_what_was_good(script, data, tmp_path, capsys):

@@ -202,6 +202,7 @@ def train_command(
 
 def _recipe_and_data(what: str | None, recipe: str | None, data: str | None) -> tuple[str, str | None]:
     """The recipe, and the data if it is not that of the recipe."""
+    from beamtree.models import storage
     from beamtree.runs import recipes
 
     if (
@@ -210,6 +211,8 @@ def _recipe_and_data(what: str | None, recipe: str | None, data: str | None) -> 
         and not what.endswith((".yaml", ".yml"))
         and Path(what).exists()
     ):
+        if storage.is_run(what):
+            raise ValueError(f"{what} is a run: give --resume {what}, or {what}/config.yaml for a run like it")
         if data is not None:
             raise ValueError(f"--data cannot be combined with {what}, which is data: name a recipe with --recipe")
         return recipe or TEXT, what
@@ -236,7 +239,8 @@ def _plan(
     settings = [recipes.load(recipe, encoder, seed, parsed, task) for encoder in chosen for seed in seeds]
     if len(settings) == 1 and out is not None:
         return [(settings[0], out)]
-    name = settings[0].recipe if task is None else Path(task).name.partition(".")[0] or settings[0].recipe
+    recipe, data = settings[0].recipe, task or settings[0].data.task
+    name = recipe if task is None and recipe != TEXT else Path(data).name.partition(".")[0] or recipe
     parent = Path("runs") / name if out is None else out
     return [(each, parent / f"{each.encoder.name}-seed{each.seed}") for each in settings]
 

@@ -1,9 +1,11 @@
 """Model cards: the README of a model on the hub, with the metadata that the hub displays."""
 
+from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from beamtree.data.loading import TASKS
 from beamtree.models.config import Config
 
 LICENSE = "apache-2.0"
@@ -14,20 +16,21 @@ _OPEN_NOTE = "Words that were not in the training data are all encoded as one un
 
 def make_card(config: Config, results: dict[str, Any] | None, name: str) -> ModelCard:
     """Create the card of a model. `name` is its hub id or folder, `results` are those of the run that trained it."""
-    document = config.document
+    document, own = config.document, config.task not in TASKS
+    task = Path(config.task).name if own else config.task  # of a data file, only its name
     splits = results["splits"] if results is not None else {}
     data = ModelCardData(
         library_name="beamtree",
         pipeline_tag="text-classification",
         license=LICENSE,
-        tags=["latent-trees", "recursive-neural-networks", config.task],
+        tags=["latent-trees", "recursive-neural-networks", task],
         metrics=["accuracy"],
-        model_name=f"{config.encoder} on {config.task}",
+        model_name=f"{config.encoder} on {task}",
         eval_results=[
             EvalResult(
                 task_type="text-classification",
-                dataset_type=config.task,
-                dataset_name=config.task,
+                dataset_type=task,
+                dataset_name=task,
                 dataset_split=split,
                 metric_type="accuracy",
                 metric_value=round(score["accuracy"], 6),
@@ -41,13 +44,13 @@ def make_card(config: Config, results: dict[str, Any] | None, name: str) -> Mode
     example = '("…", "…")' if config.pair else '"…"'
     sections = [
         f"---\n{data.to_yaml()}\n---",
-        f"# {config.encoder} on {config.task}",
+        f"# {config.encoder} on {task}",
         f"A [beamtree](https://pypi.org/project/beamtree/) model: the encoder `{config.encoder}` ({options}), "
         f"which classifies {texts} as one of {', '.join(config.labels)}.",
         f'```python\nimport beamtree\n\nmodel = beamtree.load("{name}")\nmodel.predict([{example}])\n```',
-        f"## Training\n\nData: `{config.task}`. Recipe: `{document.get('recipe')}`, seed {document.get('seed')}. "
+        f"## Training\n\nData: `{task}`. Recipe: `{document.get('recipe')}`, seed {document.get('seed')}. "
         "`config.yaml` contains all settings; in this folder, the command is\n\n"
-        f"```\nbeamtree train config.yaml --seed {document.get('seed')}\n```",
+        f"```\nbeamtree train config.yaml{' --data FILE' if own else ''} --seed {document.get('seed')}\n```",
     ]
     if config.parser is not None:
         sections.append("## Trees\n\nThe encoder composes along the trees of another model, in the folder `parser`.")

@@ -40,13 +40,20 @@ def load_parser(name: str | os.PathLike[str], device: str | torch.device | None 
         The model.
 
     Raises:
-        ValueError: if there is no such model, or if it needs trees itself.
+        ValueError: if there is no such model, if it needs trees itself, or if it builds none or random ones.
     """
     from beamtree.models.pretrained import load
 
     parser = load(name, device)
+    encoder = parser.config.encoder
     if parser.model.needs_trees:
-        raise ValueError(f"{name} cannot be a parser: its encoder, {parser.config.encoder}, needs trees itself")
+        raise ValueError(f"{name} cannot be a parser: its encoder, {encoder}, needs trees itself")
+    if encoder == "random-tree-grc":
+        raise ValueError(f"{name} cannot be a parser: the trees of {encoder} are others in each call")
+    try:
+        parser.parse_tokens([[parser.vocabulary.words()[-1]]])
+    except ValueError as error:
+        raise ValueError(f"{name} cannot be a parser: {error}") from None
     return parser
 
 

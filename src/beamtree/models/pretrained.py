@@ -396,6 +396,8 @@ class Pretrained(nn.Module, ModelHubMixin):
         storage.write_weights(save_directory, self.model)
         with files.writing(save_directory / storage.VOCABULARY):
             self.vocabulary.save(save_directory / storage.VOCABULARY)
+        for name in (storage.TOKENIZER, storage.RESULTS):  # of another model that was in this folder
+            (save_directory / name).unlink(missing_ok=True)
         if self.tokenizer is not None:
             storage.write_tokenizer(save_directory, self.tokenizer)
         if self.results is not None:
@@ -474,9 +476,8 @@ def load(
         >>> load("listops-bt-grc").config.encoder
         'bt-grc'
     """
-    if not storage.is_run(name) and str(name) in shipped():
-        name = shipped_folder(str(name))
-    return Pretrained.from_pretrained(name, device=device, tokenizer=tokenizer)
+    found = folder_of(name)
+    return Pretrained.from_pretrained(found if storage.is_run(found) else name, device=device, tokenizer=tokenizer)
 
 
 def shipped() -> list[str]:
@@ -495,6 +496,11 @@ def shipped() -> list[str]:
 
 def shipped_folder(name: str) -> Path:
     return _SHIPPED / name
+
+
+def folder_of(name: str | os.PathLike[str]) -> Path:
+    """The folder of a model that `load` finds under a name; it does not exist for one that is on the hub."""
+    return shipped_folder(str(name)) if not storage.is_run(name) and str(name) in shipped() else Path(name)
 
 
 def _parser_folder(folder: Path, parser: str) -> Path:

@@ -7,6 +7,7 @@
 Reading a folder executes no code from it, and allocates no more memory than its files fill.
 """
 
+import filecmp
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,6 +58,11 @@ def parser_of(folder: StrPath) -> Path:
     if read_config(path).parser is not None:  # the folder may be a link to one above it
         raise ValueError(f"{path} cannot be a parser: it has a parser itself")
     return path
+
+
+def same_model(one: StrPath, other: StrPath) -> bool:
+    """Whether two folders exist and hold the same settings, weights and vocabulary, to the last byte."""
+    return not any(filecmp.cmpfiles(one, other, (CONFIG, WEIGHTS, VOCABULARY), shallow=False)[1:])
 
 
 def write_config(folder: StrPath, config: Config) -> None:

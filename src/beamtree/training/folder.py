@@ -4,6 +4,7 @@ In distributed training, only the first process calls these functions.
 """
 
 import contextlib
+import os
 import time
 from collections.abc import Iterable, Iterator
 from enum import Enum
@@ -16,7 +17,7 @@ from beamtree.data.vocabulary import Vocabulary
 from beamtree.models import storage
 from beamtree.models.config import Config
 from beamtree.models.parser import load_parser
-from beamtree.models.pretrained import Pretrained
+from beamtree.models.pretrained import Pretrained, folder_of
 from beamtree.runs import checkpoints
 from beamtree.runs.folder import CHECKPOINTS, ENVIRONMENT, METRICS, environment, fingerprint, read_settings
 from beamtree.runs.settings import Settings
@@ -26,7 +27,7 @@ from beamtree.utils.locks import locked
 from beamtree.utils.mappings import flatten
 
 _LOCK = ".lock"
-_MAX_EPOCHS = "training.max_epochs"
+_MAX_EPOCHS, _PARSER = "training.max_epochs", "data.parser"
 
 
 class Status(Enum):
@@ -53,6 +54,8 @@ def status(folder: Path, settings: Settings) -> Status:
         return Status.NEW
     known, wanted = (flatten(each.to_dict()) for each in (read_settings(folder), settings))
     more_epochs = wanted[_MAX_EPOCHS] > known[_MAX_EPOCHS]
+    if _is_same_parser(folder, known.get(_PARSER), wanted.get(_PARSER)):
+        wanted[_PARSER] = known[_PARSER]
     for key in {**known, **wanted}:
         if known.get(key) != wanted.get(key) and not (key == _MAX_EPOCHS and more_epochs):
             raise ValueError(
@@ -66,6 +69,15 @@ def status(folder: Path, settings: Settings) -> Status:
         why = f"it has no {METRICS}" if not (folder / METRICS).exists() else "it has no checkpoints"
         raise ValueError(f"{folder} is {what}: {why} to continue from; choose another folder")
     return Status.CONTINUE
+
+
+def _is_same_parser(folder: Path, known: str | None, wanted: str | None) -> bool:
+    """Whether two names, or paths, mean the model that the run uses, of which its folder has a copy."""
+    copy = folder / storage.PARSER
+    if known is None or wanted is None or not storage.is_run(copy):
+        return False
+    found = folder_of(wanted)
+    return storage.same_model(copy, found) if storage.is_run(found) else os.path.abspath(wanted) == known
 
 
 def finished_at(folder: Path) -> str:
@@ -114,7 +126,8 @@ def write_or_verify(folder: Path, data: TrainingData, device: str) -> None:
             raise ValueError(
                 f"{folder}: the labels or the form of the data have changed since the run was started: restore the data"
             )
-        (folder / storage.RESULTS).unlink(missing_ok=True)  # of a finished run that is trained for more epochs
+        with files.writing(folder / storage.RESULTS):  # of a finished run that is trained for more epochs
+            (folder / storage.RESULTS).unlink(missing_ok=True)
     storage.write_config(folder, data.config)
     path = folder / storage.VOCABULARY
     if not path.exists():

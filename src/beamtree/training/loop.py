@@ -238,6 +238,11 @@ def _interrupted(stopped: Stopped, first: bool) -> dict[str, Any]:
 def _finish(run: Run) -> dict[str, Any]:
     """Evaluate the best weights on all test splits and dev, and write the weights and the results."""
     data, model, console, device = run.data, run.model, run.console, run.fabric.device
+    if not run.best.weights and not run.diverged:
+        raise ValueError(
+            f"training was stopped in epoch {run.epoch}, before an epoch could be selected: the noise on states rises "
+            f"until epoch {run.settings.training.noise_epochs} (training.noise_epochs)"
+        )
     if not run.best.weights:
         raise ValueError(
             f"training diverged: the loss of epoch {run.epoch} is not finite; "

@@ -10,10 +10,10 @@ and `encoders`: for each encoder its options and the settings that differ for it
 the differences from another recipe. If `data.task` is null, the recipe has no data, and the caller must specify it.
 
 If the task is replaced, whether by `task`, by the change `data.task` or by a file that is `like` another one, settings
-of the first task are not inherited: `data.options` and `data.tests` are emptied, and the `data` overrides of encoders
-are dropped. `data.vectors` is only inherited by the English tasks of beamtree; formal languages and your own data learn
-their word vectors. Settings that are given together with the new task are kept. The `data` section of a recipe without
-a task applies to any data of your own.
+of the first task are not inherited: `data.options` and `data.tests` are emptied, and of the `data` overrides of
+encoders only `parser` is kept. Options are kept if both are your own data. `data.vectors` is only inherited by the
+English tasks of beamtree; formal languages and your own data learn their word vectors. Settings that are given together
+with the new task are kept. The `data` section of a recipe without a task applies to any data of your own.
 
 Your own data is stored as an absolute path, so that a run can be resumed from any folder, and with all its options: a
 single file is divided into splits (see `beamtree.data.files`). In a recipe file, a relative path refers to the current
@@ -203,6 +203,8 @@ def _completed(settings: Settings) -> Settings:
     tests = data.tests
     if data.task in TASKS:
         tests = tuple(TASKS[data.task].part(split)[1].name for split in tests)
+    elif os.path.isabs(data.task) and not os.path.exists(data.task):
+        raise ValueError(f"data.task: {data.task} does not exist: give the data with --data")
     elif not os.path.exists(data.task):
         raise ValueError(f"data.task: {unknown('task', cut(data.task), TASKS)}, or the path of your own data")
     options = training_options(data.task, data.options)
@@ -336,13 +338,19 @@ def _with_task(document: Mapping[str, Any], task: Any) -> dict[str, Any]:
     if task == before or (before is None and known is None):
         return {**document, "data": {**data, "task": task}}
     learned = {} if known is not None and known.words is None else {"vectors": None}
-    changed = {**document, "data": {**data, "task": task, "options": {}, "tests": [], "parser": None, **learned}}
+    both_own = known is None and before is not None and before not in TASKS
+    options = data.get("options", {}) if both_own else {}
+    changed = {**document, "data": {**data, "task": task, "options": options, "tests": [], **learned}}
     if "encoders" in document:
         changed["encoders"] = {
-            name: {key: value for key, value in (overrides or {}).items() if key != "data"}
+            name: {key: _only_parser(value) if key == "data" else value for key, value in (overrides or {}).items()}
             for name, overrides in document["encoders"].items()
         }
     return changed
+
+
+def _only_parser(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in data.items() if key == "parser"}
 
 
 def _overridden(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

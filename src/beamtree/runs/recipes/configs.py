@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from beamtree.models.storage import PARSER, is_run
-from beamtree.runs.settings import Settings
+from beamtree.models.pretrained import folder_of
+from beamtree.models.storage import PARSER, is_run, same_model
+from beamtree.runs.settings import Settings, shortened
 
 
 def is_config(document: Any) -> bool:
@@ -18,14 +19,17 @@ def as_recipe(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
     Args:
         document: the content of the file.
-        path: the file. If the folder contains a copy of the parser, the recipe names this copy.
+        path: the file. If the folder contains a copy of the parser, and the original has changed or is gone, the recipe
+            names this copy.
     """
     settings = Settings.from_dict({key: document[key] for key in Settings.model_fields if key in document}, str(path))
     sections = settings.to_dict()
     encoder, recipe = sections.pop("encoder"), sections.pop("recipe")
     del sections["seed"]
-    copy = path.parent / PARSER
-    if settings.data.parser is not None and is_run(copy):
+    if recipe != Path(recipe).name or recipe == "..":  # the default folder of its runs has this name
+        raise ValueError(f"{path}: recipe is {shortened(recipe)}: it must be a name without a folder")
+    copy, parser = path.parent / PARSER, settings.data.parser
+    if parser is not None and is_run(copy) and not same_model(copy, folder_of(parser)):
         sections["data"]["parser"] = str(copy)
     return {
         "about": f"the settings of {path.parent}",
