@@ -9,6 +9,7 @@ heading. The other tables are those of the scripts in this folder:
     seeds              compare_seeds.py
     lists              measure_lists.py
     ensembles          measure_ensembles.py
+    parsers            measure_parsers.py
     costs              measure_costs.py
 
 All figures come from files in results/.
@@ -24,6 +25,7 @@ import compare_variants
 import measure_costs
 import measure_ensembles
 import measure_lists
+import measure_parsers
 import probe_cells
 
 from beamtree.evaluation import report
@@ -39,6 +41,7 @@ SCRIPTS = {
     "seeds": compare_seeds.table,
     "lists": measure_lists.table,
     "ensembles": measure_ensembles.table,
+    "parsers": measure_parsers.table,
     "costs": measure_costs.table,
 }
 BLOCK = re.compile(rf"(<!-- (runs: \S+|{'|'.join(SCRIPTS)}) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
