@@ -11,11 +11,14 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from compare_variants import COMPARED, LIMITED
+
 import beamtree
 from beamtree.evaluation import evaluate
 
 MEASURED = Path(__file__).parent / "parsers"
 TREES = {"parsed": "its parser's", "gold": "gold"}
+NAMES = {**LIMITED, "200-300": "200–300", "500-600": "500–600", **COMPARED}  # of splits, in the table
 
 
 def measure(name: str, device: str | None) -> dict[str, dict[str, float]]:
@@ -40,7 +43,8 @@ def table() -> str:
     """Two rows for each model: along its parser's trees, and along gold trees."""
     documents = [json.loads(path.read_text()) for path in sorted(MEASURED.glob("*.json"))]
     splits = list(dict.fromkeys(split for document in documents for split in document["splits"]))
-    lines = [f"| model | trees | {' | '.join(splits)} |", "|---|---|" + "---:|" * len(splits)]
+    names = (NAMES.get(split, split) for split in splits)
+    lines = [f"| model | trees | {' | '.join(names)} |", "|---|---|" + "---:|" * len(splits)]
     for document in documents:
         measured = document["splits"]
         for kind, trees in TREES.items():

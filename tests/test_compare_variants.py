@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from result_scripts import script
 
-script("run_queue")  # which it imports
 compare = script("compare_variants")
 
 

@@ -8,7 +8,6 @@ from result_scripts import script
 from training.toy_runs import toy_settings, write_data
 
 queue = script("run_queue")
-script("compare_variants")  # imported by the next one
 costs = script("measure_costs")
 
 

@@ -43,7 +43,7 @@ def test_the_table_has_both_kinds_of_trees(tmp_path, monkeypatch):
         json.dumps({"model": "one", "splits": {"near-iid": {"parsed": 99.0, "gold": 99.5}}})
     )
     assert parsers.table().splitlines() == [
-        "| model | trees | near-iid |",
+        "| model | trees | near-IID |",
         "|---|---|---:|",
         "| `one` | its parser's | 99.00 |",
         "| `one` | gold | 99.50 |",

@@ -11,16 +11,6 @@ from beamtree.trees.drawing.scene import Dot
 from result_scripts import script
 
 ROOT = Path(__file__).parents[1]
-script("charts")  # which others import, as the nine after it
-script("run_queue")
-script("compare_seeds")
-script("compare_variants")
-script("measure_lists")
-script("measure_costs")
-script("measure_ensembles")
-script("measure_parsers")
-script("probed_cells")
-script("probe_cells")
 write_tables = script("write_tables")
 draw_plots = script("draw_plots")
 

@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot
 from torch.testing import assert_close
 
 from beamtree.nn.cells.grc import GRCFunction
-from beamtree.nn.encoders import soft_beam_tree
+from beamtree.nn.encoders import base
 from beamtree.nn.encoders.beam_tree import BeamTree
 from beamtree.nn.encoders.soft_beam_tree import SoftBeamTree
 from beamtree.nn.engine.dispatch import EngineError, select
@@ -349,12 +349,12 @@ def test_the_published_scaling_is_not_captured(monkeypatch):
     """Not where a graph could be captured either: there "auto" captures all else."""
     chosen = {}
 
-    def noted(engines, request, name):
+    def noted(engines, request, name, parameters):
         there = replace(request, leaves=request.leaves.as_subclass(OnGPU))
         chosen[request.operator.scaling] = select(engines, there, name).name
-        return select(engines, request, name)
+        return select(engines, request, name, parameters)
 
-    monkeypatch.setattr(soft_beam_tree, "select", noted)
+    monkeypatch.setattr(base, "select", noted)
     for scaling in ("sample", "official"):
         make(scaling=scaling)(*inputs([5]))
     assert chosen == {"sample": "triton", "official": "torch"}
