@@ -14,6 +14,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from beamtree import cli
+from beamtree.models import pretrained, storage
 from beamtree.runs import recipes, settings
 
 ROOT = Path(__file__).parents[1]
@@ -130,6 +131,16 @@ def inline(value: Any) -> str:
     return yaml.dump(value, default_flow_style=True, width=10_000).strip().replace("'", "")
 
 
+def models_page() -> str:
+    """The page of shipped models: their cards, one after the other."""
+    cards = [(pretrained.shipped_folder(name) / storage.CARD).read_text("utf-8") for name in pretrained.shipped()]
+    about = (
+        "# Trained models\n\nThese models come with the package. `beamtree.load(NAME)` loads one "
+        "([a first model](start/first-model.md)), `beamtree models NAME` prints its card."
+    )
+    return "\n\n".join((about, *(re.sub(r"^#(?=#* )", "##", card, flags=re.MULTILINE) for card in cards)))
+
+
 def changelog() -> str:
     """CHANGELOG.md with links that work on the site, whose pages are not in `docs/`."""
     return re.sub(r"\]\(docs/", "](", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
@@ -151,4 +162,9 @@ def escape(text: str | None) -> str:
     return re.sub(r"([|<>*_\[\]])", r"\\\1", text or "")
 
 
-PAGES = {"reference/command-line.md": command_line, "reference/settings.md": settings_page, "changelog.md": changelog}
+PAGES = {
+    "models.md": models_page,
+    "reference/command-line.md": command_line,
+    "reference/settings.md": settings_page,
+    "changelog.md": changelog,
+}

@@ -108,13 +108,14 @@ def test_an_encoders_page_tells_all_of_it(name, encoder_rows):
         assert f"{option} {value} {row['explained'][option]}" in words
 
 
-def test_a_models_page_has_its_accuracies():
+def test_a_model_is_described_by_its_card():
     shown = printed("listops-bt-grc")
+    assert shown.startswith("# listops-bt-grc\n")
+    assert shown.endswith("\nIts trees: beamtree parse listops-bt-grc TEXT\n")
     results = beamtree.load("listops-bt-grc").results["splits"]
-    assert shown.startswith("listops-bt-grc: bt-grc, trained with the recipe listops\n")
-    for split, scores in results.items():
-        assert re.search(rf"{split} +{100 * scores['accuracy']:.2f} %", shown)
-    assert json.loads(printed("listops-bt-grc", "--json"))["accuracies"].keys() == results.keys()
+    described = json.loads(printed("listops-bt-grc", "--json"))
+    assert shown.startswith(described["card"])
+    assert described["accuracies"].keys() == results.keys()
     assert f"{100 * next(iter(results.values()))['accuracy']:.2f} % on {next(iter(results))}" in printed()
 
 

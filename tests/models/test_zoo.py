@@ -1,15 +1,21 @@
 """The shipped models: they load by name, and have the accuracy that their results report."""
 
 import math
+import re
+import shlex
+from pathlib import Path
 
 import pytest
 
 import beamtree
 import real_files
 from beamtree.data.tasks.listops.splits import Spec, generate, preset
-from beamtree.models import pretrained
+from beamtree.models import pretrained, storage
+from beamtree.runs import recipes
+from beamtree.runs.folder import read_settings
 from beamtree.trees import Bracketing, scores
 
+ROOT = Path(__file__).parents[2]
 LISTOPS = ["listops-bt-grc", "listops-bt-grc-onesoft"]
 SHIPPED = ["imdb-bt-grc", *LISTOPS, "sst5-bt-grc"]
 SMALL = 5 * 2**20  # bytes
@@ -44,6 +50,34 @@ def test_they_are_small_and_say_how_good_they_are(name):
     model = beamtree.load(name)
     assert model.config.encoder == name.split("-", 1)[1]
     assert list(model.results["splits"]) == (list(model.config.settings["data"]["tests"]) or ALL_OF_IMDB)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_their_cards_agree_with_their_files(name):
+    """The command has the settings of the model, the table its results, and all other figures are in the docs."""
+    folder = pretrained.shipped_folder(name)
+    sections = re.split(r"^#+ (.*)\n", (folder / storage.CARD).read_text(), flags=re.MULTILINE)[1:]
+    parts = dict(zip(sections[::2], sections[1::2], strict=True))
+    assert list(parts) == [name, "Data", "Training", "Results", "Limits"]
+    assert f'beamtree.load("{name}")' in parts[name]
+
+    command = re.search(r"```sh\n(.*?)```", parts["Training"], re.DOTALL)[1].replace("\\\n", " ")
+    program, verb, recipe, *words = shlex.split(command)
+    assert (program, verb) == ("beamtree", "train")
+    given = list(zip(words[::2], words[1::2], strict=True))
+    options = dict(given)
+    changes = [value for option, value in given if option == "--set"]
+    changes += [f"training.precision={value}" for option, value in given if option == "--precision"]
+    settings = recipes.load(recipe, options["--encoder"], int(options["--seed"]), recipes.parse_changes(changes))
+    assert settings == read_settings(folder)
+
+    splits = storage.read_results(folder)["splits"]
+    rows = [f"| {split} | {100 * each['accuracy']:.2f} | {each['count']:,} |" for split, each in splits.items()]
+    assert [line for line in parts["Results"].splitlines() if line.startswith("| ")][1:] == rows
+    documented = (ROOT / "docs" / "results.md").read_text() + (ROOT / "docs" / "arguments.md").read_text()
+    for text in parts["Training"], parts["Limits"]:
+        for figure in re.findall(r"\d+\.\d\d", text):
+            assert figure in documented
 
 
 @pytest.mark.parametrize("name", LISTOPS)

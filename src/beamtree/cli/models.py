@@ -43,7 +43,7 @@ def models_command(
         is_model = name in pretrained.shipped()
         if not is_model and name not in encoders():
             raise ValueError(unknown("encoder or model", name, (*encoders(), *pretrained.shipped())))
-        row = _model(name) if is_model else _encoder(name, recipes)
+        row = {**_model(name), "card": _card(name)} if is_model else _encoder(name, recipes)
         if as_json:
             typer.echo(json.dumps(row, indent=2, ensure_ascii=False))
         elif is_model:
@@ -144,14 +144,7 @@ def _print_encoder(row: dict[str, Any]) -> None:
 
 
 def _print_model(row: dict[str, Any]) -> None:
-    typer.echo(f"{row['name']}: {row['encoder']}, trained with the recipe {row['recipe']}\n")
-    table = make_table("split", "accuracy", left=("split",))
-    for split, accuracy in row["accuracies"].items():
-        table.add_row(split, f"{100 * accuracy:.2f} %")
-    if row["accuracies"]:
-        print_table(table)
-        typer.echo()
-    typer.echo(f"load it with beamtree.load({row['name']!r}), or: beamtree parse {row['name']} TEXT")
+    typer.echo(f"{row['card']}\nIts trees: beamtree parse {row['name']} TEXT")
 
 
 def import_recipes(purpose: str) -> Any:
@@ -195,3 +188,10 @@ def _model(name: str) -> dict[str, Any]:
     splits = storage.read_results(folder)["splits"] if storage.is_finished(folder) else {}
     accuracies = {split: scores["accuracy"] for split, scores in splits.items()}
     return {"name": name, "encoder": config.encoder, "recipe": config.document.get("recipe"), "accuracies": accuracies}
+
+
+def _card(name: str) -> str:
+    """The model card of a shipped model."""
+    from beamtree.models import pretrained, storage
+
+    return (pretrained.shipped_folder(name) / storage.CARD).read_text(encoding="utf-8")

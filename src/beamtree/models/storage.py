@@ -28,6 +28,7 @@ VOCABULARY = "vocab.json"
 TOKENIZER = "tokenizer.json"
 RESULTS = "results.json"
 PARSER = "parser"  # folder of the model whose trees the encoder composes along
+CARD = "README.md"  # the model card, of shipped models and on the hub
 
 _SCORES = {"accuracy", "correct", "count", "loss"}  # keys of each split in the results
 _NAMED = 3  # number of wrong weights that an error message names
