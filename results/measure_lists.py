@@ -39,7 +39,7 @@ def measure(models: Iterable[str], splits: Iterable[str], limit: int | None, dev
 
 
 def figure(document: dict[str, Any]) -> Scene:
-    """Three charts over the number of arguments: intact lists, lists by themselves, whole expressions."""
+    """Three charts: over the number of arguments intact lists, and lists by themselves; then whole expressions."""
     counts = {(row["operator"], row["arguments"]): row for row in document["lists"]}
     arguments = sorted({arguments for _, arguments in counts})
 
@@ -48,13 +48,6 @@ def figure(document: dict[str, Any]) -> Scene:
         return [100 * row[part] / row[whole] if row and row[whole] >= FEWEST else None for row in rows]
 
     places = [str(count) for count in arguments]
-    whole = {row["arguments"]: row for row in document["by_most_arguments"]}
-    expressions = [
-        100 * whole[count]["correct"] / whole[count]["expressions"]
-        if count in whole and whole[count]["expressions"] >= FEWEST
-        else None
-        for count in arguments
-    ]
     return beside(
         [
             line_chart(
@@ -67,10 +60,31 @@ def figure(document: dict[str, Any]) -> Scene:
                 places,
                 {operator: share(operator, "alone_correct", "alone") for operator in OPERATORS},
             ),
-            line_chart("Expressions, by most arguments: accuracy (%)", places, {document["model"]: expressions}),
+            expressions_chart(document),
         ],
         page_width=1200.0,
     )
+
+
+def expressions_chart(document: dict[str, Any]) -> Scene:
+    """The accuracy of expressions by their largest number of arguments; by their operator, if that number is the same.
+
+    In the long expressions of splits with more arguments, hardly any lacks a list of the largest number.
+    """
+
+    def accuracies(rows: list[dict[str, Any]], key: str) -> dict[Any, float]:
+        many = [row for row in rows if row["expressions"] >= FEWEST]
+        return {row[key]: 100 * row["correct"] / row["expressions"] for row in many}
+
+    by_most = accuracies(document["by_most_arguments"], "arguments")
+    if len(by_most) > 1:
+        places = [str(count) for count in by_most]
+        return line_chart(
+            "Expressions, by most arguments: accuracy (%)", places, {document["model"]: list(by_most.values())}
+        )
+    found = accuracies(document["by_operator"], "operator")
+    dots = {operator: [found.get(operator) if operator == place else None for place in OPERATORS] for operator in found}
+    return line_chart("Expressions, by operator: accuracy (%)", [*OPERATORS], dots)
 
 
 def table(split: str = "args-10", operator: str = "[MED") -> str:

@@ -65,6 +65,19 @@ def test_the_figure_of_lists_has_a_line_for_each_operator(monkeypatch):
     assert [shape for shape in drawn if isinstance(shape, Line)]
 
 
+def test_expressions_with_equally_many_arguments_are_shown_by_their_operator(monkeypatch):
+    monkeypatch.setattr(measure_lists, "FEWEST", 1)
+    report = ListReport()
+    for text, value in (("[MAX 2 7 ]", "7"), ("[MED 1 2 ]", "3")):  # the second one is wrong
+        tokens = text.split()
+        report.add(tokens, {(0, len(tokens)): value})
+    scene = measure_lists.expressions_chart({"model": "some", **report.to_dict()})
+    assert [shape.title for shape in scene.shapes if isinstance(shape, Dot) and shape.title] == [
+        "[MAX: 100.00",
+        "[MED: 0.00",
+    ]
+
+
 def test_a_model_must_be_named(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["measure_lists.py"])
     with pytest.raises(SystemExit):
