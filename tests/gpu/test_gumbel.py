@@ -12,7 +12,7 @@ from beamtree.nn.engine.dispatch import EngineError
 from beamtree.nn.engine.gpu import cache
 from beamtree.nn.engine.gpu import engine as fused
 from beamtree.nn.engine.scorers import scorer_of
-from beamtree.nn.engine.straight_through.replay import Samples
+from beamtree.nn.engine.straight_through.search import Samples
 from support import assert_same, everything, inputs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("workspaces")]

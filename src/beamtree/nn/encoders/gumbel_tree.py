@@ -28,7 +28,7 @@ from beamtree.nn.engine import SAMPLES
 from beamtree.nn.engine.chart import Chart
 from beamtree.nn.engine.dispatch import check_engine
 from beamtree.nn.engine.scorers import scorer_of
-from beamtree.nn.engine.straight_through.replay import Samples
+from beamtree.nn.engine.straight_through.search import Samples
 from beamtree.nn.merge_scores import MergeScores
 from beamtree.utils.checks import check_flag, check_integer, check_rate
 

@@ -15,7 +15,7 @@ from beamtree.nn.engine.randomness import why_not_twice
 from beamtree.nn.engine.request import Request
 from beamtree.nn.engine.straight_through import reference as straight_through_reference
 from beamtree.nn.engine.straight_through import replay as straight_through
-from beamtree.nn.engine.straight_through.replay import Samples
+from beamtree.nn.engine.straight_through.search import Samples
 
 __all__ = ["BEAM", "ENGINES", "SAMPLES", "EngineError", "release_memory", "select"]
 

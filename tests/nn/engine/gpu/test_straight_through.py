@@ -9,7 +9,7 @@ from beamtree.nn.cells import function_of
 from beamtree.nn.encoders.gumbel_tree import GumbelTree
 from beamtree.nn.engine.noise import Noise
 from beamtree.nn.engine.scorers import scorer_of
-from beamtree.nn.engine.straight_through.replay import Samples
+from beamtree.nn.engine.straight_through.search import Samples
 from support import assert_same, everything, inputs
 
 pytest.importorskip("triton")

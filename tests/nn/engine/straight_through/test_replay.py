@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from beamtree.nn.cells.grc import GRCFunction
 from beamtree.nn.encoders.gumbel_tree import GumbelTree
-from beamtree.nn.engine.straight_through import replay as straight_through
+from beamtree.nn.engine.straight_through import nodes
 from support import assert_same, everything, inputs
 
 cells = pytest.mark.parametrize("cell", ["grc", "lstm"])
@@ -112,7 +112,7 @@ def test_how_many_nodes_are_composed_again_at_once_does_not_matter(cell, size, m
     x, lengths = inputs([10, 6, 2])
     encoder = make(cell=cell, samples=2, dropout=0.2)
     at_once = everything(encoder, x, lengths)
-    monkeypatch.setattr(straight_through, "batch_size", lambda device: size)
+    monkeypatch.setattr(nodes, "batch_size", lambda device: size)
     assert_same(at_once, everything(encoder, x, lengths), atol=1e-12)
 
 

@@ -8,7 +8,7 @@ from beamtree.nn.engine.gpu.cache import CACHE
 from beamtree.nn.engine.onesoft import replay as onesoft_replay
 from beamtree.nn.engine.request import Request
 from beamtree.nn.engine.straight_through import replay as straight_through_replay
-from beamtree.nn.engine.straight_through.replay import Samples
+from beamtree.nn.engine.straight_through.search import Samples
 
 MAX_LENGTH = 16_384  # tokens: a row of candidates is held by one program
 

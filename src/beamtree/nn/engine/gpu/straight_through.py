@@ -21,7 +21,9 @@ from beamtree.nn.engine.gpu.workspace import BeamWorkspace, Size, rounded
 from beamtree.nn.engine.noise import Noise
 from beamtree.nn.engine.pool import Pool
 from beamtree.nn.engine.request import Request
-from beamtree.nn.engine.straight_through.replay import Kept, SampleGradients, SampleNodes, Samples, SampleTrace, finish
+from beamtree.nn.engine.straight_through.nodes import SampleNodes
+from beamtree.nn.engine.straight_through.replay import SampleGradients, finish
+from beamtree.nn.engine.straight_through.search import Kept, Samples, SampleTrace
 
 
 class KeptNoise(Noise):

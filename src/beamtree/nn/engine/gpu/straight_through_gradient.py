@@ -22,7 +22,8 @@ from beamtree.nn.engine.gpu.capture import Captured
 from beamtree.nn.engine.gpu.kernels import straight_through as kernels
 from beamtree.nn.engine.gpu.workspace import Size
 from beamtree.nn.engine.pool import take
-from beamtree.nn.engine.straight_through.replay import SampleGradients, SampleNodes, Sides, by_step, has_merge
+from beamtree.nn.engine.straight_through.nodes import SampleNodes, Sides
+from beamtree.nn.engine.straight_through.replay import SampleGradients, by_step, has_merge
 
 AT_ONCE = 8192  # nodes that are recomposed in one batch: 20 KiB each at a width of 128
 ELEMENTS = 8  # of a sequence, per program: few, so that many multiprocessors share a long one

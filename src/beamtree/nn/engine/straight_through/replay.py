@@ -1,7 +1,6 @@
 """Straight-through sampling of trees on the pool of nodes: the function and gradients of `straight_through.reference`.
 
-**Forward** is a search without gradients (see `beamtree.nn.engine.beam.search`) whose beams do not compete: each step
-composes two new candidates for each sample, 3N nodes in all.
+**Forward** is the search of `beamtree.nn.engine.straight_through.search`.
 
 **Backward** runs through the steps, the last first. With G_j the gradient of the new sequence at a one-hot s,
 
@@ -15,53 +14,23 @@ has a vector as gradient, which is pulled back at the step that chose it. The we
 gradients. Memory is O(K·N) vectors and O(K·N²) scalars.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
-from beamtree.nn.cells.adjoint import Adjoint, batch_size
 from beamtree.nn.engine.autocast import Autocast
 from beamtree.nn.engine.beam.replay import Functions
-from beamtree.nn.engine.beam.search import copies, first_rows, roots, stack
 from beamtree.nn.engine.chart import Chart
 from beamtree.nn.engine.lineage import make_chart
-from beamtree.nn.engine.noise import Noise
 from beamtree.nn.engine.pool import Pool, take
-from beamtree.nn.engine.request import Request
-from beamtree.nn.engine.scorers import ParentScorerFunction
 from beamtree.nn.engine.straight_through import reference
+from beamtree.nn.engine.straight_through.nodes import SampleNodes, Sides
+from beamtree.nn.engine.straight_through.search import Kept, Samples, SampleTrace, StepDistribution, keep, search
 from beamtree.nn.function import first_order, save
-
-
-@dataclass(frozen=True)
-class Samples(Request):
-    """A request whose `beam_size` beams are samples: all exist from the start, and they do not compete."""
-
-    def start_scores(self) -> Float[Tensor, "B K"]:
-        shape = (len(self.leaves), self.beam_size)
-        return torch.zeros(shape, dtype=self.score_dtype, device=self.leaves.device)
-
-
-class StepDistribution(NamedTuple):
-    """The distribution that a step drew from. The final merge counts as a step too, with a single candidate."""
-
-    rows: Int[Tensor, "B K m"]  # the candidates
-    y: Float[Tensor, "B K m"]  # their probabilities under the noise
-
-
-class SampleTrace(NamedTuple):
-    """A finished search."""
-
-    pool: Pool
-    actions: Int[Tensor, "B K T"]
-    nodes: Int[Tensor, "B K T"]  # what the actions made; the absent node where a sample had finished
-    scores: Float[Tensor, "B K"]
-    roots: Int[Tensor, "B K"]
 
 
 class SampleGradients(NamedTuple):
@@ -76,7 +45,6 @@ class SampleGradients(NamedTuple):
         return SampleGradients(*(tensor.clone() for tensor in self))
 
 
-Kept = list[Tensor | None]
 # Arguments: the nodes, the gradients of the nodes that the actions made and of the scores, and the kept tensors.
 BackwardSteps = Callable[..., SampleGradients]
 
@@ -105,55 +73,6 @@ def finish(trace: SampleTrace, backward_steps: BackwardSteps, kept: Kept) -> Cha
     store, scores = StraightThrough.apply(settings, chart.nodes, chart.scores, leaves, *request.weights)
     rows = torch.arange(len(leaves), len(store), device=store.device).view_as(chart.nodes)
     return replace(chart, store=store, scores=scores, nodes=rows)
-
-
-@torch.inference_mode()
-def search(pool: Pool) -> tuple[SampleTrace, list[StepDistribution]]:
-    """Draw every sample's merges; see `beamtree.nn.engine.beam.search.run`."""
-    request = pool.request
-    rows = first_rows(pool)  # (B, K, m+2)
-    scores = request.start_scores()
-    noise, here = Noise(request), torch.arange(max(rows.shape[2], 3), device=rows.device)
-    draws, actions, nodes = [], [], []
-    # `narrow` and `select` are faster than indexing, which matters here.
-    two, three = here.narrow(0, 0, 2), here.narrow(0, 0, 3)
-    for step, active in enumerate(request.active.unsqueeze(1).unbind(2)):  # (B, 1)
-        m = rows.shape[2] - 2
-        candidates, candidate_noise = rows.narrow(2, 1, m), noise.at(step)[0]
-        log_p = pool.logits.take(candidates).log_softmax(-1)  # (B, K, m)
-        noisy = log_p if candidate_noise is None else log_p + candidate_noise.narrow(2, 0, m)
-        column = noisy.argmax(-1, keepdim=True)  # (B, K, 1)
-        scores = (scores + log_p.gather(2, column).squeeze(2)).where(active, scores)
-        draws.append(StepDistribution(candidates, noisy.softmax(-1)))
-
-        # Remove the drawn candidate and its neighbours; in a finished sample, the absent node at the end of its row.
-        column = column.where(active.unsqueeze(2), m + 1)
-        left, drawn, right = rows.gather(2, (column + three).clamp_(max=m + 1)).unbind(2)  # (B, K)
-        beside = torch.stack((left, right), dim=2)  # (B, K, 2)
-        children = take(pool.children, beside).flatten(2)  # (B, K, 2·2)
-        pairs = torch.stack((children.select(2, 0), drawn, drawn, children.select(2, 3)), dim=2).unflatten(2, (2, 2))
-        added = pool.compose(pairs, beside != pool.absent)  # (B, K, 2)
-        rows = rows.narrow(2, 0, m + 1).where(here.narrow(0, 0, m + 1) <= column, rows.narrow(2, 1, m + 1))
-        rows.scatter_(2, (column + two).clamp_(max=m), added)
-        actions.append(column.squeeze(2))
-        nodes.append(drawn)
-    if request.candidates:
-        last = rows[..., 1:-1]  # (B, K, 1)
-        draws.append(StepDistribution(last, torch.ones_like(last, dtype=scores.dtype)))
-    merges = [stack(values, rows[..., 0]).movedim(0, 2) for values in (actions, nodes)]  # (B, K, T)
-    return SampleTrace(pool, merges[0], merges[1], scores, roots(pool, rows)), draws
-
-
-def keep(trace: SampleTrace, draws: list[StepDistribution]) -> Kept:
-    """What `backward_steps` needs.
-
-    The last merge of every sample is assigned to the last step, where the longest sample has its own.
-    """
-    M = trace.pool.request.candidates
-    actions = nn.functional.pad(trace.actions, (0, 1))[..., :M]  # (B, K, M)
-    parents = torch.cat((trace.nodes, trace.roots.unsqueeze(2)), dim=2)[..., :M]
-    # Node ids are stored as int32: with y, they take most of the memory besides the states.
-    return [actions, parents, *copies(draw._replace(rows=draw.rows.int()) for draw in draws)]
 
 
 class SampleSettings(NamedTuple):
@@ -220,7 +139,7 @@ class StraightThrough(torch.autograd.Function):
 
 
 def backward_steps(
-    nodes: "SampleNodes",
+    nodes: SampleNodes,
     above: Float[Tensor, "B K M S"],
     score_gradient: Float[Tensor, "B K"] | None,
     actions: Int[Tensor, "B K M"],
@@ -272,87 +191,6 @@ def backward_steps(
         logit_gradient.index_add_(0, rows, torch.cat(logit_gradients))
         gradient.index_add_(0, parents.movedim(2, 0).flip(0).flatten(), torch.cat(parent_gradients))
     return SampleGradients(G[:, :, : M + 1], logit_gradient, gradient)
-
-
-class SampleNodes:
-    """The nodes of the pool, to be recomposed: first the leaves, then the candidates, then the absent node."""
-
-    def __init__(
-        self,
-        functions: Functions,
-        states: Float[Tensor, "P S"],
-        logits: Float[Tensor, "P"],
-        children: Int[Tensor, "P 2"],
-        spans: Int[Tensor, "P 3"],
-        lengths: Int[Tensor, "B"],
-        leaves: int,
-    ) -> None:
-        self.cell, scorer, self.dropout = functions.cell, functions.scorer, functions.dropout
-        assert isinstance(scorer, ParentScorerFunction)
-        self.scorer = scorer
-        with torch.inference_mode(False):  # autograd tracks these weights, even if the user has frozen them
-            self.tracked = self.cell.bind([weight.detach().requires_grad_() for weight in self.cell.weights])
-        self.states, self.logits, self.children, self.spans, self.lengths = states, logits, children, spans, lengths
-        self.size = batch_size(states.device)
-        ends = (*range(leaves, len(states) - 1, self.size), len(states) - 1)
-        self.parts = [slice(*pair) for pair in itertools.pairwise(ends)]  # all candidates
-        self.latest: tuple[slice, tuple[Tensor, Tensor, Tensor]] | None = None
-
-    def mask(self, pairs: Int[Tensor, "n 2"]) -> Float[Tensor, "n width"] | None:
-        return self.dropout.mask(*take(self.spans, pairs).unbind(1)) if self.dropout else None
-
-    def adjoint(self, ids: Int[Tensor, "n"]) -> Adjoint:
-        pairs = take(self.children, ids)  # (n, 2)
-        return self.cell.adjoint(take(self.states, pairs), self.mask(pairs))
-
-    def compose(self, part: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """Left children, right children and parents, under autograd.
-
-        The latest part is cached, so that a single part is composed only once for `sides` and `add_weight_gradients`.
-        """
-        if self.latest is None or self.latest[0] != part:
-            self.latest = None  # frees its memory
-            with torch.inference_mode(False), torch.enable_grad():
-                pairs = self.children[part]  # (n, 2)
-                left, right = (side.requires_grad_() for side in take(self.states, pairs.mT))  # (n, S)
-                self.latest = part, (left, right, self.tracked(left, right, self.mask(pairs)))
-        return self.latest[1]
-
-    def sides(self, sides: "Sides") -> "Sides":
-        """Fill in the rows of all candidates."""
-        for part in self.parts:
-            left, right, parent = self.compose(part)
-            torch.sub(self.states[part], right.detach(), out=sides.rise[part])
-            torch.sub(right.detach(), left.detach(), out=sides.run[part])
-            gradient = self.from_logits(self.states.new_ones(len(left))).to(parent.dtype)
-            found = torch.autograd.grad(parent, (left, right), gradient, retain_graph=True)
-            sides.left[part], sides.right[part] = found
-        return sides
-
-    def add_weight_gradients(self, weight_gradients: list[Tensor], gradient: Float[Tensor, "P S"]) -> None:
-        for part in reversed(self.parts):
-            parent = self.compose(part)[2]
-            found = torch.autograd.grad(parent, self.tracked.weights, gradient[part].to(parent.dtype))
-            torch._foreach_add_(weight_gradients, found)
-            self.latest = None
-
-    def from_logits(self, gradient: Float[Tensor, "n"]) -> Float[Tensor, "n S"]:
-        """The gradient of nodes' states, given that of their logits."""
-        weight = self.scorer.weights[0].squeeze(0).to(self.states.dtype)
-        weight = nn.functional.pad(weight, (0, self.states.shape[1] - len(weight)))  # a Tree-LSTM's c is not scored
-        return gradient.to(weight.dtype).unsqueeze(1) * weight
-
-
-class Sides(NamedTuple):
-    """What a step needs of each candidate P = R(l, r); 0 for leaves and for the absent node."""
-
-    rise: Float[Tensor, "*shape S"]  # P − r
-    run: Float[Tensor, "*shape S"]  # r − l
-    left: Float[Tensor, "*shape S"]  # ∂ℓ/∂l, ℓ the logit of P
-    right: Float[Tensor, "*shape S"]  # ∂ℓ/∂r
-
-    def take(self, ids: Int[Tensor, "B K m"]) -> "Sides":
-        return Sides(*(take(table, ids) for table in self))
 
 
 def has_merge(lengths: Int[Tensor, "B"], M: int) -> Bool[Tensor, "B M"]:
