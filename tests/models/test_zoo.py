@@ -16,7 +16,7 @@ from beamtree.runs.folder import read_settings
 from beamtree.trees import Bracketing, scores
 
 ROOT = Path(__file__).parents[2]
-LISTOPS = ["listops-bt-grc", "listops-bt-grc-onesoft"]
+LISTOPS = ["listops-bt-grc", "listops-bt-grc-onesoft", "listops-ebt-grc"]
 SHIPPED = ["imdb-bt-grc", *LISTOPS, "sst5-bt-grc"]
 SMALL = 5 * 2**20  # bytes
 ALL_OF_IMDB = ["iid", "con-ood", "count-ood", "con-originals", "count-originals"]  # whose recipe names none: all

@@ -489,7 +489,7 @@ def shipped() -> list[str]:
     Examples:
         >>> from beamtree.models.pretrained import shipped
         >>> shipped()
-        ['imdb-bt-grc', 'listops-bt-grc', 'listops-bt-grc-onesoft', 'sst5-bt-grc']
+        ['imdb-bt-grc', 'listops-bt-grc', 'listops-bt-grc-onesoft', 'listops-ebt-grc', 'sst5-bt-grc']
     """
     return sorted(folder.name for folder in _SHIPPED.glob("*/") if storage.is_run(folder))
 
