@@ -137,11 +137,14 @@ RUNS = [
         for seed in range(5)
     ),
 ]
-# Noise along the trees of a model that was trained without it: of the shipped one, and of one with the same seed.
+# Noise along the trees of a model that was trained without it: of the shipped BT-GRC, …
 NOISE_50 = ("encoder.options.state_noise=0.5",)
 for noise, name in ((NOISE_50, "-noise50"), ((), "")):
     along = ("data.parser=listops-bt-grc", *noise)
     RUNS += [Run("listops", "gold-tree-grc", seed, along, f"parsed{name}") for seed in range(5)]
+# … of the shipped EBT-GRC, and of parsers with the same seed.
+along = ("data.parser=listops-ebt-grc", *NOISE_50)
+RUNS += [Run("listops", "gold-tree-grc", seed, along, "parsed-shipped-ebt-grc-noise50") for seed in range(5)]
 for seed in range(5):
     for parser in ("ebt-grc", "bsrp-grc"):
         variant = f"parsed-{parser}-noise50"
