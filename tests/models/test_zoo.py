@@ -54,12 +54,17 @@ def test_they_are_small_and_say_how_good_they_are(name):
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_their_cards_agree_with_their_files(name):
-    """The command has the settings of the model, the table its results, and all other figures are in the docs."""
+    """Example, command and table are those of the model, and all other figures are in the docs."""
     folder = pretrained.shipped_folder(name)
     sections = re.split(r"^#+ (.*)\n", (folder / storage.CARD).read_text(), flags=re.MULTILINE)[1:]
     parts = dict(zip(sections[::2], sections[1::2], strict=True))
     assert list(parts) == [name, "Data", "Training", "Results", "Limits"]
-    assert f'beamtree.load("{name}")' in parts[name]
+    *lines, last = re.search(r"```python\n(.*?)\n```", parts[name], re.DOTALL)[1].splitlines()
+    example, _, answer = last.partition("  # ")
+    scope = {}
+    exec("\n".join(lines), scope)
+    assert scope["model"].config == pretrained.load(name).config
+    assert repr(eval(example, scope)) == answer
 
     command = re.search(r"```sh\n(.*?)```", parts["Training"], re.DOTALL)[1].replace("\\\n", " ")
     program, verb, recipe, *words = shlex.split(command)
