@@ -88,7 +88,7 @@ def in_segments(*case, **options):
 
 def gradients(states, loop, carry, inputs, mask):
     """Of a loss that depends on each state in its own way; the average has a part in none."""
-    weights = torch.linspace(1, 2, states.numel(), dtype=states.dtype).view_as(states)
+    weights = torch.linspace(1, 2, states.numel(), dtype=states.dtype, device=states.device).view_as(states)
     wanted = (*carry, *inputs, *loop.weights)
     return torch.autograd.grad((weights * states.sin()).sum(), wanted, allow_unused=True, materialize_grads=True)
 
@@ -253,6 +253,40 @@ def test_frozen_weights_are_no_hindrance():
     )
     assert_same(found, expected)
     assert not any(weight.requires_grad for weight in loop.weights)
+
+
+def test_a_launch_reuses_no_leaf_of_autograd(monkeypatch):
+    """A leaf's gradient belongs to the stream of its first use: in a capture, one of a direct launch is an error."""
+    monkeypatch.setattr(segments, "MAX_STEPS", 3)
+    segment, leaves = Average.segment, []
+
+    def watched(self, carry, inputs, masks, made):
+        leaves.extend(tensor for tensor in (*carry, *inputs, *self.weights) if tensor.requires_grad and tensor.is_leaf)
+        return segment(self, carry, inputs, masks, made)
+
+    case = make(6, 2)
+    states, _ = in_segments(*case)
+    monkeypatch.setattr(Average, "segment", watched)
+    gradients(states, *case)
+    assert len(leaves) == 2 * (2 + 2 + 2)  # carry, inputs and weights, in both segments
+    assert len({id(leaf) for leaf in leaves}) == len(leaves)
+
+
+@pytest.mark.gpu
+def test_a_graph_of_autograd_that_lives_on_does_not_disturb_the_capture(monkeypatch):
+    monkeypatch.setattr(segments, "MAX_STEPS", 3)
+    segment, alive = Average.segment, []
+
+    def watched(self, *given):
+        alive.append(segment(self, *given))
+        return alive[-1]
+
+    loop, carry, inputs, _ = make(9, 2)
+    loop = loop.bind([weight.detach().cuda().requires_grad_() for weight in loop.weights])
+    case = loop, *(tuple(own.detach().cuda().requires_grad_() for own in part) for part in (carry, inputs)), None
+    expected = gradients(plainly(*case)[0], *case)
+    monkeypatch.setattr(Average, "segment", watched)
+    assert_same(gradients(in_segments(*case)[0], *case), expected)  # three segments: launched, captured and replayed
 
 
 def test_weights_must_not_change_between_forward_and_backward():

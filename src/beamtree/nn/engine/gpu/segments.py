@@ -209,8 +209,7 @@ class CapturedSegments:
         weights: Sequence[Tensor],
     ) -> None:
         self.T, self.bytes, self.autocast = T, T * loop.step_bytes(tuple(carry)), autocast
-        # Gradients are computed for all weights, including frozen ones.
-        self.loop = loop.bind([torch.zeros_like(weight).requires_grad_() for weight in weights])
+        self.loop = loop.bind([torch.zeros_like(weight) for weight in weights])
         self.carry = tuple(torch.zeros_like(tensor) for tensor in carry)
         self.d_carry = tuple(torch.zeros_like(tensor) for tensor in floats(carry))
         self.inputs = tuple(tensor.new_zeros(T, *tensor.shape[1:]) for tensor in inputs)
@@ -225,7 +224,7 @@ class CapturedSegments:
     def forward_segment(self, carry: Sequence[Tensor], inputs: Sequence[Tensor], masks: Masks) -> Segment:
         """Run a segment. The result is overwritten by the next run."""
         fill((*self.carry, *self.inputs, *self.masks), (*carry, *inputs, *masks))
-        return self.forward.run(lambda: self._run_steps(self.carry, self.inputs, None))
+        return self.forward.run(lambda: self._run_steps(self.loop, self.carry, self.inputs, None))
 
     def backward_segment(
         self,
@@ -248,21 +247,22 @@ class CapturedSegments:
         fill((*made, *self.d_carry), (states, gradient, *d_carry))
         return self.backward.run(lambda: self._pull_back(*made))
 
-    def _run_steps(self, carry: Carry, inputs: tuple[Tensor, ...], made: Tensor | None) -> Segment:
+    def _run_steps(self, loop: Loop, carry: Carry, inputs: tuple[Tensor, ...], made: Tensor | None) -> Segment:
         # Without autocast's cache: the casts must be part of the graph, as the weights change between its runs.
         with self.autocast.again(cache=False):
-            return Segment(*self.loop.segment(carry, inputs, self.masks, made))
+            return Segment(*loop.segment(carry, inputs, self.masks, made))
 
     def _pull_back(self, states: Shaped[Tensor, "T *state"], gradient: Shaped[Tensor, "T *state"]) -> LoopGradients:
         # New leaf tensors each time, and only gradients are returned: autograd ties a leaf's gradient to the stream of
-        # its first use, so no autograd state of a direct launch may be reused in the capture.
-        carry, inputs = (
+        # its first use, so no autograd state of a direct launch may be reused in the capture. Frozen weights have a
+        # gradient too, so that one graph serves them all.
+        carry, inputs, weights = (
             tuple(own.detach().requires_grad_(own.is_floating_point()) for own in part)
-            for part in (self.carry, self.inputs)
+            for part in (self.carry, self.inputs, self.loop.weights)
         )
         with torch.enable_grad():
-            after, found, _ = self._run_steps(carry, inputs, states)
-        wanted = (*floats(carry), *inputs, *self.loop.weights)
+            after, found, _ = self._run_steps(self.loop.bind(weights), carry, inputs, states)
+        wanted = (*floats(carry), *inputs, *weights)
         down = torch.autograd.grad(
             (*floats(after), found), wanted, (*self.d_carry, gradient), allow_unused=True, materialize_grads=True
         )
