@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing import assert_close
 
 import beamtree
@@ -114,14 +115,28 @@ def test_without_a_generator_the_global_seed_repeats_the_masks() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.3, 0.9, 0.999999])
-def test_other_devices_see_the_masks_of_a_cpu(rate: float, dtype: torch.dtype) -> None:
-    drop = NodeDropout(rate, 33, torch.zeros((), dtype=dtype), torch.Generator().manual_seed(5))
+@pytest.mark.parametrize("noise", [0.0, 0.7])
+def test_other_devices_see_the_masks_of_a_cpu(rate: float, dtype: torch.dtype, noise: float) -> None:
+    like, draw = torch.zeros((), dtype=dtype), torch.Generator().manual_seed(5)
+    drop = NodeDropout(rate, 33, like, draw, noise=noise, noise_width=12)
     generator = torch.Generator().manual_seed(0)
     left, right = (torch.randint(-(2**20), 2**20, (2, 50, 3), generator=generator) for _ in range(2))
     masks = drop.mask(left, right)
-    assert masks.shape == (2, 50, 33)
+    assert masks.shape == (2, 50, 45 if noise else 33)
     assert masks.dtype == dtype
     assert masks.equal(drop._by_torch(drop._key(left, right)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_graph_serves_noise_of_any_deviation(dtype: torch.dtype) -> None:
+    """Like a captured graph, that of `make_fx` has the tensors of the first run, and its numbers."""
+    like, draw = torch.zeros((), dtype=dtype), torch.Generator().manual_seed(5)
+    low, high = (NodeDropout(0.3, 33, like, draw, noise=noise, noise_width=12) for noise in (0.2, 0.9))
+    own, span = low.duplicate(), torch.tensor([[0, 0, 1], [1, 2, 5]])
+    graph = make_fx(lambda: own._by_torch(own._key(span, span)))()
+    for other in (low, high, low):
+        own.copy_(other)
+        assert graph().equal(other.mask(span, span))
 
 
 @pytest.mark.parametrize("name", BEAM_TREES)

@@ -48,7 +48,7 @@ class NodeDropout:
             noise_width: width of a node's noise; 0 if there is none.
         """
         self.rate, self.dtype, self.scale = rate, like.dtype, 1 / (1 - rate)
-        self.width, self.noise, self.noise_width = width, noise, noise_width if noise else 0
+        self.width, self.noise_width = width, noise_width if noise else 0
         self.threshold = round(rate * 2**16) - 2**15
         if offsets is None:
             seed = torch.randint(2**31 - 1, (), device=like.device, generator=generator, dtype=torch.int32)
@@ -56,14 +56,11 @@ class NodeDropout:
             words = (width + self.noise_width + 1) // 2
             offsets = torch.arange(words, device=like.device, dtype=torch.int32) * 0x1E3779B1 + seed
         self.offsets = offsets
+        # The noise is this, times an integer of 16 bits. A uniform distribution over (−a, a) has deviation a / √3.
         # In device memory, so that a captured graph serves noise of any deviation.
-        steps = 1 if self.noise_width else 0
-        self.noise_step = torch.full((steps,), self.step, dtype=torch.float32, device=like.device)
-
-    @property
-    def step(self) -> float:
-        """The noise is this, times an integer of 16 bits. A uniform distribution over (−a, a) has deviation a / √3."""
-        return self.noise * 3**0.5 / 2**15
+        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+        step = torch.full((1,), noise * 3**0.5 / 2**15, dtype=dtype, device=like.device)
+        self.noise_step = step[: 1 if self.noise_width else 0]
 
     @property
     def settings(self) -> tuple[float, bool]:
@@ -78,10 +75,8 @@ class NodeDropout:
 
     def copy_(self, other: "NodeDropout") -> None:
         """Take the masks and the noise of another pass, which must have the same settings."""
-        self.noise = other.noise
         self.offsets.copy_(other.offsets)
-        if self.noise_width:
-            self.noise_step.copy_(other.noise_step)
+        self.noise_step.copy_(other.noise_step)
 
     def mask(self, left: Int[Tensor, "*nodes 3"], right: Int[Tensor, "*nodes 3"]) -> Float[Tensor, "*nodes width"]:
         """The masks of the nodes that join these spans, and their noise; a span is (sample, start, end)."""
@@ -105,8 +100,8 @@ class NodeDropout:
         mask = values[..., : self.width].float().ge_(self.threshold).to(self.dtype).mul_(self.scale)
         if not self.noise_width:
             return mask
-        noise = values[..., self.width : self.width + self.noise_width].to(self.dtype)
-        return torch.cat((mask, noise.add_(0.5).mul_(self.step)), dim=-1)
+        noise = values[..., self.width : self.width + self.noise_width].to(self.noise_step.dtype)
+        return torch.cat((mask, noise.add_(0.5).mul_(self.noise_step).to(self.dtype)), dim=-1)
 
     def _by_numpy(self, left: Int[Tensor, "*nodes 3"], right: Int[Tensor, "*nodes 3"]) -> Float[Tensor, "*nodes width"]:
         """The same in NumPy, which takes less than half the time for the few masks of a search step."""
@@ -121,7 +116,8 @@ class NodeDropout:
         if not self.noise_width:
             return mask
         noise = values[..., self.width : self.width + self.noise_width].astype(dtype)
-        return torch.cat((mask, torch.from_numpy((noise + dtype(0.5)) * dtype(self.step))), dim=-1)
+        noise = torch.from_numpy((noise + dtype(0.5)) * self.noise_step.numpy())
+        return torch.cat((mask, noise.to(self.dtype)), dim=-1)
 
 
 @cache
