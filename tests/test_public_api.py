@@ -103,7 +103,7 @@ def test_fields_of_a_result(kind: type, names: list[str]) -> None:
     assert list(found) == names
 
 
-@pytest.mark.parametrize("name", ["trees", "distinct", "nodes"])
+@pytest.mark.parametrize("name", ["trees", "parses", "best_trees", "distinct", "nodes"])
 def test_beams_offer(name: str) -> None:
     assert hasattr(beamtree.Beams, name)
 

@@ -77,7 +77,7 @@ def best_trees(
     for start in range(0, len(sentences), _CHUNK):
         if progress is not None:
             progress("trees", start, len(sentences))
-        found += [parses[0].tree for parses in parser.parse_tokens(sentences[start : start + _CHUNK])]
+        found += parser.best_trees(sentences[start : start + _CHUNK])
     if progress is not None:
         progress("trees", len(sentences), len(sentences))
     return found

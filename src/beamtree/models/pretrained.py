@@ -275,6 +275,23 @@ class Pretrained(nn.Module, ModelHubMixin):
         samples = [(Tokenized.from_words(words),) for words in sentences]
         return self._map_beams(samples, partial(self._parses, labels=labels), gold, max_samples)
 
+    def best_trees(self, sentences: Sequence[Sequence[str]]) -> list[Tree]:
+        """Parse texts that are already tokenised, and return only the most probable tree of each.
+
+        This is much cheaper than `parse_tokens`, whose first tree it is.
+
+        Args:
+            sentences: the tokens of each text.
+
+        Returns:
+            The tree of each text.
+        """
+
+        def read(beams: Beams, texts: Sequence[Tokenized]) -> list[Tree]:
+            return beams.best_trees([text.leaves for text in texts])
+
+        return self._map_beams([(Tokenized.from_words(words),) for words in sentences], read)
+
     def label_tokens(
         self,
         sentences: Sequence[Sequence[str]],
@@ -488,8 +505,8 @@ def shipped() -> list[str]:
 
     Examples:
         >>> from beamtree.models.pretrained import shipped
-        >>> shipped()
-        ['imdb-bt-grc', 'listops-bt-grc', 'listops-bt-grc-onesoft', 'listops-ebt-grc', 'sst5-bt-grc']
+        >>> "listops-bt-grc" in shipped()
+        True
     """
     return sorted(folder.name for folder in _SHIPPED.glob("*/") if storage.is_run(folder))
 

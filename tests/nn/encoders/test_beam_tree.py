@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -266,3 +267,40 @@ def test_weights_must_not_change_between_forward_and_backward(name, options, eng
         encoder.cell.gates.weight.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         state.sum().backward()
+
+
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    padding=st.integers(0, 3),
+    beam_size=st.integers(1, 6),
+    which=st.sampled_from([*ENCODERS, ("bsrp-grc", {})]),
+    training=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=60)
+def test_the_best_tree_is_the_first_of_the_parses(lengths, padding, beam_size, which, training, seed):
+    """Also if several beams found it, in different merge orders."""
+    name, options = which
+    torch.manual_seed(seed)
+    beams = make(name, beam_size=beam_size, **options).train(training)(
+        *inputs(lengths, width=max(lengths) + padding, seed=seed)
+    ).beams  # fmt: skip
+    words = [[f"{place}{'abcd'[sample]}" for place in range(length)] for sample, length in enumerate(lengths)]
+    for tokens in (None, words):
+        assert beams.best_trees(tokens) == [parses[0].tree for parses in beams.parses(tokens)]
+
+
+def test_the_best_tree_of_a_sample_may_be_that_of_several_beams():
+    beams = make("bt-grc", beam_size=6, duplicates="keep").eval()(*inputs([4])).beams
+    trees, balanced = beams.trees()[0], Tree.parse("((0 1) (2 3))")
+    assert trees.count(balanced) == 2  # whichever pair is merged first
+    probabilities = torch.tensor([[0.13 if tree == balanced else 0.185 for tree in trees]])
+    changed = replace(beams, log_probs=probabilities.log())
+    assert changed.best_trees() == [balanced] == [changed.parses()[0][0].tree]
+
+
+def test_there_must_be_a_token_for_each_position():
+    beams = make("bt-grc").eval()(*inputs([4])).beams
+    for method in (beams.trees, beams.parses, beams.best_trees):
+        with pytest.raises(ValueError, match=r"tokens of lengths \[3\] for inputs of lengths \[4\]"):
+            method([["a", "b", "c"]])
