@@ -5,7 +5,7 @@
 A row for each variant: its median accuracies and, if it was trained with several seeds, in brackets the p-value of a
 two-sided Mann-Whitney test of its runs against those of BT-GRC; for noise on states, against those of the same encoder
 without noise, in tables of their own. Runs on ListOps-DG have the same test splits, except near-IID. A last table has
-every run.
+every run. `summary` is the variant that was chosen, beside other models.
 """
 
 import fnmatch
@@ -17,6 +17,8 @@ from pathlib import Path
 
 from run_queue import NOISES, NOISY, RISING
 
+from beamtree.evaluation.report import paper
+
 RESULTS = Path(__file__).parent
 BASELINE = "listops/bt-grc"
 VARIANTS = (
@@ -27,8 +29,14 @@ VARIANTS = (
 )
 # Names of runs that are not in the tables of the paper's models.
 OF_THE_STUDY = ("*-slice*", "*-all-*", "*-noise*", "*-rise*", "*-parsed*")
-LIMITED = {"near-iid": "near-IID", "900-1000": "900–1000"}  # what a variant may not cost
+LENGTHS = {"near-iid": "near-IID", "200-300": "200–300", "500-600": "500–600", "900-1000": "900–1000"}
+LIMITED = {split: LENGTHS[split] for split in ("near-iid", "900-1000")}  # what a variant may not cost
 COMPARED = {"args-dev": "args-dev", "args-10": "10 arguments", "args-15": "15 arguments", "lra": "LRA"}
+CHOSEN = {
+    "listops-args": "listops/gold-tree-grc-parsed-shipped-ebt-grc-noise50",
+    "EBT-GRC, as its parser": "listops/ebt-grc",
+    "BT-GRC": BASELINE,
+}
 
 
 def of_the_paper(folder: Path) -> list[Path]:
@@ -55,8 +63,23 @@ def p_value(ours: Sequence[float], others: Sequence[float]) -> float:
 def accuracies(name: str) -> dict[str, list[float]]:
     """The accuracies in per cent of a variant's runs, by split; of those splits that all of them have."""
     splits = [json.loads(path.read_text())["splits"] for path in sorted(RESULTS.glob(f"{name}-seed*/results.json"))]
-    measured = [split for split in (*LIMITED, *COMPARED) if splits and all(split in each for each in splits)]
+    measured = [split for split in (splits[0] if splits else ()) if all(split in each for each in splits)]
     return {split: [100 * each[split]["accuracy"] for each in splits] for split in measured}
+
+
+def summary() -> str:
+    """The medians of the chosen variant and of others, on the columns of the paper's Table 1."""
+    (published,) = (row for row in paper.rows("listops") if (row.table, row.encoder) == (1, "ordered-memory"))
+    names = {**LENGTHS, **COMPARED}
+    lines = [f"| model | runs | {' | '.join(names.get(split, split) for split in published.figures)} |"]
+    lines.append("|---|" + "---:|" * (1 + len(published.figures)))
+    for label, name in CHOSEN.items():
+        own = accuracies(name)
+        cells = [f"{statistics.median(own[split]):.2f}" for split in published.figures]
+        lines.append(f"| {label} | {len(own['args-10'])} | {' | '.join(cells)} |")
+    cells = [figure.printed if figure else "–" for figure in published.figures.values()]
+    lines.append(f"| Ordered Memory (paper) | {published.runs} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def table() -> str:
@@ -115,4 +138,4 @@ def rows(baseline: str, variants: Sequence[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    print(table(), noise_table(), every_run(), sep="\n\n")
+    print(summary(), table(), noise_table(), every_run(), sep="\n\n")

@@ -11,14 +11,14 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from compare_variants import COMPARED, LIMITED
+from compare_variants import COMPARED, LENGTHS
 
 import beamtree
 from beamtree.evaluation import evaluate
 
 MEASURED = Path(__file__).parent / "parsers"
 TREES = {"parsed": "its parser's", "gold": "gold"}
-NAMES = {**LIMITED, "200-300": "200–300", "500-600": "500–600", **COMPARED}  # of splits, in the table
+NAMES = {**LENGTHS, **COMPARED}  # of splits, in the table
 
 
 def measure(name: str, device: str | None) -> dict[str, dict[str, float]]:

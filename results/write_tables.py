@@ -5,7 +5,7 @@ heading. The other tables are those of the scripts in this folder:
 
     probe              probe_cells.py
     variants, noise    compare_variants.py
-    every-run          compare_variants.py
+    summary, every-run compare_variants.py
     seeds              compare_seeds.py
     lists              measure_lists.py
     ensembles          measure_ensembles.py
@@ -38,6 +38,7 @@ SCRIPTS = {
     "variants": compare_variants.table,
     "noise": compare_variants.noise_table,
     "every-run": compare_variants.every_run,
+    "summary": compare_variants.summary,
     "seeds": compare_seeds.table,
     "lists": measure_lists.table,
     "ensembles": measure_ensembles.table,

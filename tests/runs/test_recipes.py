@@ -143,10 +143,10 @@ def test_the_recipe_for_more_arguments_changes_one_encoder() -> None:
     for encoder in recipes.encoders(MORE_ARGUMENTS):
         changes: dict[str, Any] = {} if encoder == "cyk-grc" else {"data.tests": splits}
         if encoder == "gold-tree-grc":
-            changes |= {"data.parser": "listops-bt-grc", "encoder.options.state_noise": 0.5}
+            changes |= {"data.parser": "listops-ebt-grc", "encoder.options.state_noise": 0.5}
         expected = recipes.load("listops", encoder, changes=changes).to_dict()
         assert recipes.load(MORE_ARGUMENTS, encoder).to_dict() == {**expected, "recipe": MORE_ARGUMENTS}
-    assert recipes.load(MORE_ARGUMENTS, task="listops-tiny").data.parser == "listops-bt-grc"
+    assert recipes.load(MORE_ARGUMENTS, task="listops-tiny").data.parser == "listops-ebt-grc"
 
 
 # dim; dropout, on word vectors, in a GRC; clip; epochs; patience; selection metric; bucket factor.
