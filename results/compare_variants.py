@@ -99,11 +99,10 @@ def noise_table() -> str:
 
 def every_run() -> str:
     """The accuracies of every run, in the order of the seeds."""
-    columns = {split: COMPARED[split] for split in ("args-10", "args-15", "lra")}
-    lines = [f"| variant | {' | '.join(columns.values())} |", "|---" * (1 + len(columns)) + "|"]
+    lines = [f"| variant | {' | '.join(COMPARED.values())} |", "|---" * (1 + len(COMPARED)) + "|"]
     for name in dict.fromkeys((BASELINE, *VARIANTS, *itertools.chain(*map(noisy, NOISY)))):
         if own := accuracies(name):
-            cells = (", ".join(f"{value:.2f}" for value in own[split]) for split in columns)
+            cells = (", ".join(f"{value:.2f}" for value in own.get(split, ())) or "–" for split in COMPARED)
             lines.append(f"| `{name}` | {' | '.join(cells)} |")
     return "\n".join(lines)
 
