@@ -25,6 +25,7 @@ VARIANTS = (
     *(f"listops/{name}" for name in ("bt-grc-slice16", "bt-grc-slice32", "bt-grc-slice64", "ebt-grc", "ebt-grc-all")),
     *("listops/bsrp-grc", "listops/gold-tree-grc", "listops-dg/bt-grc", "listops-dg/ebt-grc"),
     *("listops/gold-tree-grc-parsed", "listops/gold-tree-grc-parsed-noise50"),
+    "listops/gold-tree-grc-parsed-shipped-ebt-grc",
     *(f"listops/gold-tree-grc-parsed-{parser}-noise50" for parser in ("shipped-ebt-grc", "ebt-grc", "bsrp-grc")),
 )
 # Names of runs that are not in the tables of the paper's models.

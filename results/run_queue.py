@@ -137,14 +137,13 @@ RUNS = [
         for seed in range(5)
     ),
 ]
-# Noise along the trees of a model that was trained without it: of the shipped BT-GRC, …
+# Noise along the trees of a model that was trained without it: of the shipped BT-GRC and EBT-GRC, …
 NOISE_50 = ("encoder.options.state_noise=0.5",)
 for noise, name in ((NOISE_50, "-noise50"), ((), "")):
-    along = ("data.parser=listops-bt-grc", *noise)
-    RUNS += [Run("listops", "gold-tree-grc", seed, along, f"parsed{name}") for seed in range(5)]
-# … of the shipped EBT-GRC, and of parsers with the same seed.
-along = ("data.parser=listops-ebt-grc", *NOISE_50)
-RUNS += [Run("listops", "gold-tree-grc", seed, along, "parsed-shipped-ebt-grc-noise50") for seed in range(5)]
+    for parser, kind in (("listops-bt-grc", "parsed"), ("listops-ebt-grc", "parsed-shipped-ebt-grc")):
+        along = (f"data.parser={parser}", *noise)
+        RUNS += [Run("listops", "gold-tree-grc", seed, along, f"{kind}{name}") for seed in range(5)]
+# … and of parsers with the same seed.
 for seed in range(5):
     for parser in ("ebt-grc", "bsrp-grc"):
         variant = f"parsed-{parser}-noise50"
