@@ -33,6 +33,7 @@ OF_THE_STUDY = ("*-slice*", "*-all-*", "*-noise*", "*-rise*", "*-parsed*")
 LENGTHS = {"near-iid": "near-IID", "200-300": "200–300", "500-600": "500–600", "900-1000": "900–1000"}
 LIMITED = {split: LENGTHS[split] for split in ("near-iid", "900-1000")}  # what a variant may not cost
 COMPARED = {"args-dev": "args-dev", "args-10": "10 arguments", "args-15": "15 arguments", "lra": "LRA"}
+NAMES = {**LENGTHS, **COMPARED}  # of splits, in tables
 CHOSEN = {
     "listops-args": "listops/gold-tree-grc-parsed-shipped-ebt-grc-noise50",
     "EBT-GRC, as its parser": "listops/ebt-grc",
@@ -71,8 +72,7 @@ def accuracies(name: str) -> dict[str, list[float]]:
 def summary() -> str:
     """The medians of the chosen variant and of others, on the columns of the paper's Table 1."""
     (published,) = (row for row in paper.rows("listops") if (row.table, row.encoder) == (1, "ordered-memory"))
-    names = {**LENGTHS, **COMPARED}
-    lines = [f"| model | runs | {' | '.join(names.get(split, split) for split in published.figures)} |"]
+    lines = [f"| model | runs | {' | '.join(NAMES.get(split, split) for split in published.figures)} |"]
     lines.append("|---|" + "---:|" * (1 + len(published.figures)))
     for label, name in CHOSEN.items():
         own = accuracies(name)

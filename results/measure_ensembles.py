@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from compare_variants import NAMES
 
 import beamtree
 from beamtree.evaluation import evaluate
@@ -59,7 +60,8 @@ def table() -> str:
     """For each measurement and size, the mean accuracy of the ensembles, and the lowest and the highest."""
     documents = [json.loads(path.read_text()) for path in sorted(MEASURED.glob("*.json"))]
     splits = list(dict.fromkeys(split for document in documents for split in document["splits"]))
-    lines = [f"| models | averaged | {' | '.join(splits)} |", "|---|---:|" + "---:|" * len(splits)]
+    names = (NAMES.get(split, split) for split in splits)
+    lines = [f"| models | averaged | {' | '.join(names)} |", "|---|---:|" + "---:|" * len(splits)]
     for document in documents:
         measured: Mapping[str, Mapping[str, list[float]]] = document["splits"]
         for size in range(1, len(document["models"]) + 1):

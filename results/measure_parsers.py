@@ -11,14 +11,13 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from compare_variants import COMPARED, LENGTHS
+from compare_variants import NAMES
 
 import beamtree
 from beamtree.evaluation import evaluate
 
 MEASURED = Path(__file__).parent / "parsers"
 TREES = {"parsed": "its parser's", "gold": "gold"}
-NAMES = {**LENGTHS, **COMPARED}  # of splits, in the table
 
 
 def measure(name: str, device: str | None) -> dict[str, dict[str, float]]:
