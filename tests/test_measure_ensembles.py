@@ -55,7 +55,7 @@ def test_the_table_has_the_mean_and_the_range_of_each_size(tmp_path, monkeypatch
         models = [f"{name}-seed{seed}" for seed in range(len(splits["args-dev"]))]
         (tmp_path / f"{name}.json").write_text(json.dumps({"name": name, "models": models, "splits": splits}))
     assert ensembles.table().splitlines() == [
-        "| models | averaged | args-dev | lra |",
+        "| models | averaged | args-dev | LRA |",
         "|---|---:|---:|---:|",
         "| `five` | 1 | 82.00 (80.00 to 84.00) | – |",
         "| `five` | 2 | 85.50 | – |",
