@@ -35,8 +35,8 @@ LIMITED = {split: LENGTHS[split] for split in ("near-iid", "900-1000")}  # what 
 COMPARED = {"args-dev": "args-dev", "args-10": "10 arguments", "args-15": "15 arguments", "lra": "LRA"}
 NAMES = {**LENGTHS, **COMPARED}  # of splits, in tables
 CHOSEN = {
-    "listops-args": "listops/gold-tree-grc-parsed-shipped-ebt-grc-noise50",
-    "EBT-GRC, as its parser": "listops/ebt-grc",
+    "`listops-args`": "listops/gold-tree-grc-parsed-shipped-ebt-grc-noise50",
+    "EBT-GRC, the encoder of its parser": "listops/ebt-grc",
     "BT-GRC": BASELINE,
 }
 
