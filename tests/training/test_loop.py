@@ -19,6 +19,7 @@ from beamtree.data import Data, load
 from beamtree.evaluation import evaluate_model
 from beamtree.models import pretrained, storage
 from beamtree.runs import checkpoints
+from beamtree.runs import folder as run_folder
 from beamtree.runs.folder import CHECKPOINTS, ENVIRONMENT, fingerprint
 from beamtree.training import loop as run_module
 from beamtree.training import resume, train
@@ -272,6 +273,24 @@ def test_only_one_process_trains_in_a_folder(data, tmp_path):
 
     with exclusive(tmp_path / "run"), pytest.raises(ValueError, match="another process is training in this folder"):
         begin(data, tmp_path / "run")
+
+
+def test_a_run_that_is_resumed_elsewhere_has_both_environments(data, tmp_path, monkeypatch):
+    def recorded():
+        return files.read_json(tmp_path / "run" / ENVIRONMENT)
+
+    with stopped_at(1):
+        begin(data, tmp_path / "run")
+    with stopped_at(1):
+        begin(data, tmp_path / "run")
+    first = recorded()
+    assert "resumed" not in first
+    monkeypatch.setattr(run_folder, "device_name", lambda _: "another machine")
+    with stopped_at(1):
+        begin(data, tmp_path / "run")
+    begin(data, tmp_path / "run")
+    there = {key: value for key, value in first.items() if key != "data"} | {"device": "another machine"}
+    assert recorded() == {**first, "data": recorded()["data"], "resumed": [there]}
 
 
 def test_a_run_is_not_gone_on_with_on_other_data(tmp_path):

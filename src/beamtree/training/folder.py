@@ -156,9 +156,15 @@ def _identity(config: Config) -> tuple[object, ...]:
 
 
 def record_data(folder: Path, data: TrainingData, splits: Iterable[str], device: str) -> None:
-    """Write the fingerprints of splits to the environment file. Raises a `ValueError` if a split has changed."""
-    path = folder / ENVIRONMENT
-    recorded = files.read_json(path) if path.exists() else {**environment(device), "data": {}}
+    """Write versions, hardware and the fingerprints of splits. Raises a `ValueError` if a split has changed.
+
+    A run that is resumed with other versions, or on other hardware, has those as well, in the list "resumed".
+    """
+    path, here = folder / ENVIRONMENT, environment(device)
+    recorded = files.read_json(path) if path.exists() else {**here, "data": {}}
+    latest = [recorded, *recorded.get("resumed", ())][-1]
+    if any(latest.get(key) != value for key, value in here.items()):
+        recorded.setdefault("resumed", []).append(here)
     for split, digest in fingerprint(data.data, splits).items():
         if recorded["data"].setdefault(split, digest) != digest:
             raise ValueError(f"{folder}: the split {split} has changed since the run was started: restore the data")
