@@ -77,10 +77,10 @@ def test_every_run_has_its_accuracies(write_runs):
     write_runs("listops/bt-grc", 2)
     write_runs("listops/bt-grc-rise50", 1, lra=0.9)
     assert compare.every_run().splitlines() == [
-        "| variant | 10 arguments | 15 arguments | LRA |",
-        "|---|---|---|---|",
-        "| `listops/bt-grc` | 0.00, 10.00 | 0.00, 10.00 | 0.00, 10.00 |",
-        "| `listops/bt-grc-rise50` | 0.00 | 0.00 | 90.00 |",
+        "| variant | args-dev | 10 arguments | 15 arguments | LRA |",
+        "|---|---|---|---|---|",
+        "| `listops/bt-grc` | – | 0.00, 10.00 | 0.00, 10.00 | 0.00, 10.00 |",
+        "| `listops/bt-grc-rise50` | – | 0.00 | 0.00 | 90.00 |",
     ]
 
 
