@@ -87,6 +87,15 @@ def test_the_accuracies_of_shipped_models_are_those_of_their_results():
         assert figures == [f"{100 * splits[split]['accuracy']:.2f}" for split in wanted]
 
 
+def test_figures_in_the_text_are_those_of_the_study():
+    (results,) = re.findall(r"^## Results\n(.*?)^## ", README.read_text(), re.MULTILINE | re.DOTALL)
+    text = "\n".join(line for line in results.splitlines() if not line.startswith("|"))
+    figures = re.findall(r"\d+\.\d\d", text)
+    assert len(figures) == 4
+    study = (DOCS / "arguments.md").read_text()
+    assert [figure for figure in figures if figure not in study] == []
+
+
 def last_number(text: str) -> float:
     return float(re.findall(r"[\d.]+", text)[-1])
 

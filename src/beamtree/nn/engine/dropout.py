@@ -59,8 +59,8 @@ class NodeDropout:
         # The noise is this, times an integer of 16 bits. A uniform distribution over (−a, a) has deviation a / √3.
         # In device memory, so that a captured graph serves noise of any deviation.
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
-        step = torch.full((1,), noise * 3**0.5 / 2**15, dtype=dtype, device=like.device)
-        self.noise_step = step[: 1 if self.noise_width else 0]
+        steps = 1 if self.noise_width else 0
+        self.noise_step = torch.full((steps,), noise * 3**0.5 / 2**15, dtype=dtype, device=like.device)
 
     @property
     def settings(self) -> tuple[float, bool]:
